@@ -23,7 +23,6 @@ after ``DISTSCAN_WAIT`` seconds (default: 60).
 """
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from operator import index
@@ -33,6 +32,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from .core.errors import RankError
+from .core.steps import WAIT, wait_limit
 from .mpi.agree import Agreement, Terms, collective
 from .mpi.communicators import MPI, Comm, gradients
 from .scan import scan
@@ -274,6 +274,7 @@ def _begin(
     )
     inputs = tensors if initial is None else (*tensors, initial)
     needs = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    wait_limit()  # a wrong setting is a fault here, not in the backward pass
     call.contribution = 2 * length + needs
     call.settle()
     ranks = call.contributions()
@@ -613,7 +614,7 @@ def _meet(comm: Comm) -> None:
     aside = gradients(comm)
     number = 1 + (aside.Get_attr(_key_of_passes()) or 0)
     aside.Set_attr(_key_of_passes(), number)
-    limit = float(os.environ.get("DISTSCAN_WAIT") or 60)
+    limit = wait_limit()
     deadline, pause = time.monotonic() + limit, 0.0
     others = range(1, comm.size) if comm.rank == 0 else [0]
     if comm.rank > 0:
@@ -627,7 +628,7 @@ def _meet(comm: Comm) -> None:
         if missing and time.monotonic() > deadline:
             raise RankError(
                 f"rank {min(missing)} did not come to a backward pass within {limit:g} s "
-                "(DISTSCAN_WAIT): the results of distscan.torch must be part of the loss on every "
+                f"({WAIT}): the results of distscan.torch must be part of the loss on every "
                 "rank"
             )
         time.sleep(pause)

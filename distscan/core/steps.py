@@ -5,12 +5,30 @@ offset = exchange of pending.total() by MPI_Exscan, the same for every backend
 steps.finish(pending, offset)        scans the shard, seeded with the offset
 """
 
+import os
 from typing import Any, Literal, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
 Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass"]
 PlanStrategy = Literal[Strategy, "fused"]
+
+WAIT = "DISTSCAN_WAIT"
+
+
+def wait_limit() -> float:
+    """Return the seconds that a rank waits for another one outside of MPI: ``DISTSCAN_WAIT``.
+
+    The default is 60. Raises ValueError if it is no positive number.
+    """
+    setting = os.environ.get(WAIT) or "60"
+    try:
+        seconds = float(setting)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"{WAIT}={setting}: it is a number of seconds above 0")
+    return seconds
 
 
 class Edges(NamedTuple):

@@ -5,14 +5,13 @@ the others, and opens theirs::
 
     inbox = Inbox(types.acc, ranks)
     cards = comm.allgather(inbox.card())      # of the caller: nothing here uses MPI
-    inbox.open(cards, rank, order)
+    inbox.open(cards, rank, reverse=reverse)
     ...
     inbox.close_others()                      # on every rank, before any rank frees its own
     comm.Barrier()
     inbox.free()
 """
 
-import os
 from typing import Any, NamedTuple
 
 import cupy
@@ -24,13 +23,12 @@ from ..core.dtypes import Types
 from ..core.errors import RankError
 from ..core.form import Form
 from ..core.operators import Operator
+from ..core.steps import WAIT, wait_limit
 from .arguments import Peers, view
 from .definitions import definitions, settable
 from .kernel import Kernel
 from .launches import Reduce
 
-VARIABLE = "DISTSCAN_WAIT"
-_SECONDS = 60.0  # the time that a GPU waits for the total of another one
 _LANES = 32
 _DEPTH = 2  # exchanges that an inbox has places for; DEPTH of kernels/linear/exchange.cuh
 _FAULTS = {1: "its call was refused", 2: "it did not call in time"}  # Fault of the same file
@@ -41,22 +39,6 @@ class Card(NamedTuple):
 
     gpu: bytes  # its UUID
     handle: bytes  # of CUDA IPC
-    process: int
-
-
-def wait_limit() -> float:
-    """Return the seconds that a GPU waits for another one: ``DISTSCAN_WAIT``, by default 60.
-
-    Raises ValueError if it is no positive number.
-    """
-    setting = os.environ.get(VARIABLE) or str(_SECONDS)
-    try:
-        seconds = float(setting)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise ValueError(f"{VARIABLE}={setting}: it is a number of seconds above 0")
-    return seconds
 
 
 def words_of(dtype: np.dtype[Any]) -> int:
@@ -73,7 +55,7 @@ class Inbox:
 
     def __init__(self, acc: np.dtype[Any], ranks: int) -> None:
         """Allocate on the current GPU. ``acc`` is the type of totals in registers."""
-        self.ranks, self.limit = ranks, wait_limit()
+        self.limit = wait_limit()
         size = 8 * ranks * (_DEPTH * words_of(acc) + 1)
         self.pointer = int(runtime.malloc(size))  # not from a pool: its handle is of it alone
         runtime.memset(self.pointer, 0, size)
@@ -92,7 +74,7 @@ class Inbox:
         """Return what other ranks need to open this inbox."""
         device = cupy.cuda.Device()
         uuid = runtime.getDeviceProperties(device.id)["uuid"]
-        return Card(bytes(uuid), bytes(runtime.ipcGetMemHandle(self.pointer)), os.getpid())
+        return Card(bytes(uuid), bytes(runtime.ipcGetMemHandle(self.pointer)))
 
     def open(self, cards: list[Card], rank: int, *, reverse: bool) -> None:
         """Open the inboxes of all ranks, in rank order; this one is that of ``rank``.
@@ -131,7 +113,7 @@ class Inbox:
             why = _FAULTS.get(word & 0xFFFFFFFF, "an unknown fault")
             raise RankError(
                 f"call {word >> 32} of this plan has stored nothing on this rank: the total of an "
-                f"earlier rank is missing, because {why} (limit: {self.limit:g} s, {VARIABLE})"
+                f"earlier rank is missing, because {why} (limit: {self.limit:g} s, {WAIT})"
             )
 
     def close_others(self) -> None:

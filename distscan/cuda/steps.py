@@ -462,9 +462,14 @@ class Fused(Strategy):
         self.inbox.raise_fault()
 
     def call_off(self) -> None:
-        """Queue an exchange without a total: the other GPUs need not wait for this one."""
+        """Queue an exchange without a total: the other GPUs need not wait for this one.
+
+        A graph does not get it: its replays would all be without a total.
+        """
         self.are_set = False
         stream, work = cupy.cuda.get_current_stream(), self.work
+        if is_capturing(stream):
+            return
         if stream is not work.last.stream:
             work.last.order(stream)
         work.last.recorded = False

@@ -345,6 +345,9 @@ def test_refusals(comm):
         "one type and one shape",
         lambda: scans.linear_recurrence(x, x[:1] if last else x.double()),
     )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTSCAN_WAIT", "soon" if last else "60")
+        everywhere(comm, ValueError, "DISTSCAN_WAIT=soon", lambda: scans.cumsum(x, 0))
     solve = functools.partial(scans.linear_recurrence, x, x)
     everywhere(comm, ValueError, "initial is", lambda: solve(initial=x if last else x[0]))
     everywhere(comm, TypeError, "initial is", lambda: solve(initial=0.0 if last else x[0]))
