@@ -87,7 +87,7 @@ def parser() -> Parser:
     add("--limit", type=_percent, metavar="PERCENT",
         help="that a share may fall by (default: 5 on GPUs, 20 on CPUs)")  # fmt: skip
     add("--graphs", action="store_true",
-        help="on one GPU: the device's time of calls in a CUDA graph, without the host's; only of "
+        help="on GPUs: the device's time of calls in a CUDA graph, without the host's; only of "
         "contenders whose calls a graph can hold")  # fmt: skip
     add("--cached", action="store_true",
         help="on GPUs: all calls have the same buffers, which stay in the cache if they "
@@ -390,16 +390,16 @@ def _form(args: argparse.Namespace) -> str:
 
 def _check_machine(args: argparse.Namespace, backend: str, ranks: int) -> None:
     """Refuse, on all ranks, arguments that are for another backend or another number of ranks."""
-    for name in ("block_scans", "graphs"):
-        if getattr(args, name) and (backend, ranks) != ("cuda", 1):
-            option, where = name.replace("_", "-"), f"{ranks} of backend {backend}"
-            raise agree.mark_collective(
-                ValueError(f"--{option} is for one rank with a GPU, not {where}")
-            )
+    if args.block_scans and (backend, ranks) != ("cuda", 1):
+        where = f"{ranks} of backend {backend}"
+        raise agree.mark_collective(
+            ValueError(f"--block-scans is for one rank with a GPU, not {where}")
+        )
     if args.rows and ranks > 1:
         raise agree.mark_collective(ValueError(f"--rows is for one rank, not {ranks}"))
-    if args.cached and backend != "cuda":
-        raise agree.mark_collective(ValueError("--cached is for GPUs"))
+    for option in ("cached", "graphs"):
+        if getattr(args, option) and backend != "cuda":
+            raise agree.mark_collective(ValueError(f"--{option} is for GPUs"))
     if (args.forms or args.levels) and backend != "cpu":
         raise agree.mark_collective(ValueError("--forms and --levels are for CPUs"))
 

@@ -417,6 +417,14 @@ def _distscan(
     )  # fmt: skip
 
 
+def _of_gpus(strategy: PlanStrategy) -> Contender:
+    """Return a contender whose GPUs exchange totals themselves."""
+    return Contender(
+        strategy, partial(_plan, strategy), lambda: __version__, _passes(2, 1), "several",
+        ("cuda",), ALL_OPS, capturable=True,
+    )  # fmt: skip
+
+
 def _cupy(name: str, accelerators: list[str]) -> Contender:
     prepare = partial(_cupy_cumsum, accelerators)
     return Contender(name, prepare, version("cupy"), None, "one", ("cuda",), ("sum", "prod"))
@@ -430,10 +438,9 @@ CONTENDERS = (
     _distscan("single-pass", "one", _passes(1, 1)),
     _distscan("reduce-scan", "any", _passes(2, 1)),
     _distscan("scan-add", "any", _scan_add_moved),
-    Contender(
-        "fused", partial(_plan, "fused"), lambda: __version__, _passes(2, 1), "several", ("cuda",),
-        ALL_OPS,
-    ),
+    _of_gpus("fused"),
+    _of_gpus("nccl"),
+    _of_gpus("auto"),  # as "fused", behind a handshake of the hosts
     Contender("distscan.scan", _scan, lambda: __version__, ops=ALL_OPS),
     Contender(
         "numpy", _array_library, version("numpy"), _passes(1, 1), "one", ("cpu",), ALL_OPS,

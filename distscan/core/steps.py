@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 Strategy = Literal["auto", "scan-add", "reduce-scan", "single-pass"]
-PlanStrategy = Literal[Strategy, "fused"]
+PlanStrategy = Literal[Strategy, "fused", "nccl"]
 
 WAIT = "DISTSCAN_WAIT"
 

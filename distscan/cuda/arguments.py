@@ -161,7 +161,7 @@ def parameters_of(
     stages = {"stage_bytes": Int, "pitch": Int}
     start = {"offset": Pointer, "first": value, "has_first": Bool}
     unit = {"unit": Unit}  # of exact sums
-    exchange = {"peers": Peers, "first": value, "has_first": Bool, "offset": Pointer, "epoch": UInt}
+    exchange = {"peers": Peers, "first": value, "has_first": Bool, "offset": Pointer}
     weights = {"x": Pointer, "n": Int64, "lead": Int64, "length": Int64}
     parameters: dict[str, dict[str, Any]] = {
         "scan": {**scan, "heads": Pointer, "row": RowLength, "first": value, **unit},
@@ -169,9 +169,13 @@ def parameters_of(
         "textbook": scan,
         "reduce": {"x": x, "n": Int64, "unaligned_head": Int64, "cached": Int64, "totals": Pointer,
                    "arrived": Pointer, "total": Totals, "epoch": UInt, "heads": Pointer, **unit},
-        "exchange": exchange,
-        "reduce_exchange": {"x": x, "n": Int64, "unaligned_head": Int64, "cached": Int64,
-                            "totals": Pointer, "arrived": Pointer, **exchange},
+        "call_off": {"peers": Peers},
+        "gathered_offset": {"gathered": Pointer, "ranks": Int, "place": Int, "fault": Pointer,
+                            "y": Pointer, "n": Int64, "first": value, "has_first": Bool,
+                            "offset": Pointer, "epoch": UInt},
+        "reduce_exchange": {**arrays, "n": Int64, "unaligned_head": Int64, "cached": Int64,
+                            "totals": Pointer, "arrived": Pointer, **exchange, "epoch": UInt},
+        "fused": {**arrays, "shard": Shard, "totals": Totals, **exchange},
         "add": {"y": Pointer, "out": Pointer, "n": Int64, "unaligned_head": Int64, **offset},
         "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start, **unit},
         "columns_per_thread": {**arrays, "scans": Int64, "n": Int64, "inner": Int64,

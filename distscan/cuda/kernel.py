@@ -61,10 +61,13 @@ class Kernel:
         The address of an array with the addresses of the arguments.
     nbytes
         The bytes of GPU memory that the kernel keeps beside its arguments.
+    together
+        Whether its blocks wait for each other, so that all must run at once.
     """
 
     blocks = 1
     nbytes = 0
+    together = False
     _build: "Future[Built] | None" = None  # the compilation, while another thread does it
 
     def __init__(
@@ -176,7 +179,7 @@ def make_context() -> None:
 
 def launch(kernel: Kernel, stream: Any) -> None:
     """Queue a kernel, with the arguments that are set now, on the current ``stream``."""
-    configuration = (
+    configuration: tuple[Any, ...] = (
         kernel.function,
         kernel.blocks,
         1,
@@ -184,15 +187,17 @@ def launch(kernel: Kernel, stream: Any) -> None:
         *kernel.block,
         stream.ptr,
         kernel.addresses,
-        0,
     )
+    start = driver.launchCooperativeKernel
+    if not kernel.together:
+        start, configuration = driver.launchKernel, (*configuration, 0)
     try:
-        driver.launchKernel(*configuration)
+        start(*configuration)
     except driver.CUDADriverError as error:
         if error.status != _NO_CONTEXT:
             raise
         make_context()
-        driver.launchKernel(*configuration)
+        start(*configuration)
 
 
 # The most dynamic shared memory that the kernels of each function take, in bytes.

@@ -3,16 +3,15 @@
 An inbox is memory of one GPU that the others write. Each rank allocates one, sends its handle to
 the others, and opens theirs::
 
-    inbox = Inbox(types.acc, ranks)
-    cards = comm.allgather(inbox.card())      # of the caller: nothing here uses MPI
-    inbox.open(cards, rank, reverse=reverse)
-    ...
-    inbox.close_others()                      # on every rank, before any rank frees its own
-    comm.Barrier()
-    inbox.free()
+    inbox = Inbox(name, words_of(acc), rank, ranks, reverse=reverse)
+    handles = comm.allgather(inbox.handle())  # of the caller: nothing here uses MPI
+    inbox.open(handles)
+
+Inboxes are kept until the process ends: kernels of other GPUs may still write them. A later plan
+takes them again.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy
 import numpy as np
@@ -27,18 +26,19 @@ from ..core.steps import WAIT, wait_limit
 from .arguments import Peers, view
 from .definitions import definitions, settable
 from .kernel import Kernel
-from .launches import Reduce
+from .launches import Reduce, count_unaligned
+from .policy import LaunchConfig
+from .workspace import zeros
 
 _LANES = 32
 _DEPTH = 2  # exchanges that an inbox has places for; DEPTH of kernels/linear/exchange.cuh
-_FAULTS = {1: "its call was refused", 2: "it did not call in time"}  # Fault of the same file
+# Fault of the same file.
+_FAULTS = {1: "its call was refused", 2: f"it did not call in time (limit: {{:g}} s, {WAIT})"}
 
 
-class Card(NamedTuple):
-    """What other ranks need to open an inbox."""
-
-    gpu: bytes  # its UUID
-    handle: bytes  # of CUDA IPC
+def gpu_uuid() -> bytes:
+    """Return the identity of the current GPU, which differs from that of any other."""
+    return bytes(runtime.getDeviceProperties(cupy.cuda.Device().id)["uuid"])
 
 
 def words_of(dtype: np.dtype[Any]) -> int:
@@ -50,83 +50,113 @@ def words_of(dtype: np.dtype[Any]) -> int:
     return 1 + -(-dtype.itemsize // 4)
 
 
+class FaultWord:
+    """A word of pinned host memory that a kernel sets if this GPU has no offset."""
+
+    def __init__(self) -> None:
+        self._pinned = cupy.cuda.alloc_pinned_memory(8)
+        self.pointer = int(self._pinned.ptr)
+        self._word: NDArray[np.uint64] = np.frombuffer(self._pinned, np.uint64, 1)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget a fault."""
+        self._word[0] = 0
+
+    def raise_fault(self, limit: float = 0) -> None:
+        """Raise RankError, once, if the word is set; ``limit`` is how long GPUs wait."""
+        word = int(self._word[0])
+        if word:
+            self.clear()
+            why = _FAULTS[word & 0xFFFFFFFF].format(limit)
+            raise RankError(
+                "a call of this plan has no results on this rank: the total of an earlier rank is "
+                f"missing, because {why}"
+            )
+
+
 class Inbox:
-    """The memory of this rank's GPU that its peers write, and their inboxes, once ``open``."""
+    """The memory of this rank's GPU that its peers write, and theirs, for one plan at a time.
 
-    def __init__(self, acc: np.dtype[Any], ranks: int) -> None:
-        """Allocate on the current GPU. ``acc`` is the type of totals in registers."""
-        self.limit = wait_limit()
-        size = 8 * ranks * (_DEPTH * words_of(acc) + 1)
-        self.pointer = int(runtime.malloc(size))  # not from a pool: its handle is of it alone
-        runtime.memset(self.pointer, 0, size)
-        self._opened: list[int] = []
+    Attributes
+    ----------
+    name
+        The same on all ranks, and of no other inboxes.
+    rank, ranks
+        This rank and the number of ranks. With ``reverse``, the last rank is the first in the order
+        of the scan.
+    words
+        The status words of a total.
+    gpu
+        The number of the GPU.
+    is_captured
+        Whether a CUDA graph uses the inboxes, which may be launched until the process ends.
+    arguments
+        The argument of kernels that exchange totals.
+    """
+
+    def __init__(self, name: str, words: int, rank: int, ranks: int, *, reverse: bool) -> None:
+        """Allocate on the current GPU."""
+        self.name, self.words, self.rank, self.ranks = name, words, rank, ranks
+        self.reverse, self.gpu, self.is_captured = reverse, cupy.cuda.Device().id, False
+        size = 8 * ranks * (_DEPTH * words + 1)
+        self._pointer = int(runtime.malloc(size))  # not from a pool: its handle is of it alone
+        runtime.memset(self._pointer, 0, size)
         self._number = cupy.zeros(1, np.uint32)
-        self._fault = cupy.cuda.alloc_pinned_memory(8)
-        self._fault_word: NDArray[np.uint64] = np.frombuffer(self._fault, np.uint64, 1)
-        self._fault_word[0] = 0
-        self._inboxes: Any = None
-        #: Whether a CUDA graph uses it, which may be launched until the process ends.
-        self.is_captured = False
-        self.arguments: Any = None
-        cupy.cuda.Device().synchronize()
+        self._fault = FaultWord()
+        self._opened: list[int] = []
+        self._pointers: Any = None
 
-    def card(self) -> Card:
-        """Return what other ranks need to open this inbox."""
-        device = cupy.cuda.Device()
-        uuid = runtime.getDeviceProperties(device.id)["uuid"]
-        return Card(bytes(uuid), bytes(runtime.ipcGetMemHandle(self.pointer)))
+    def handle(self) -> bytes:
+        """Return the handle by which other ranks open this inbox."""
+        return bytes(runtime.ipcGetMemHandle(self._pointer))
 
-    def open(self, cards: list[Card], rank: int, *, reverse: bool) -> None:
-        """Open the inboxes of all ranks, in rank order; this one is that of ``rank``.
+    def open(self, handles: list[bytes]) -> None:
+        """Open the inboxes of all ranks, by their handles in rank order, and begin.
 
-        Raises ValueError if ranks share a GPU, and CUDARuntimeError if GPUs do not reach each
-        other.
+        Each rank has a GPU of its own. Raises CUDARuntimeError if GPUs do not reach each other.
         """
-        if len({card.gpu for card in cards}) < len(cards):
-            raise ValueError("strategy 'fused' needs a GPU for each rank: some ranks share one")
         pointers = []
-        for number, card in enumerate(cards):
-            if number == rank:
-                pointers.append(self.pointer)
+        for rank, handle in enumerate(handles):
+            if rank == self.rank:
+                pointers.append(self._pointer)
                 continue
             flags = runtime.cudaIpcMemLazyEnablePeerAccess
-            self._opened.append(int(runtime.ipcOpenMemHandle(card.handle, flags)))
+            self._opened.append(int(runtime.ipcOpenMemHandle(handle, flags)))
             pointers.append(self._opened[-1])
-        step = -1 if reverse else 1
-        self._inboxes = cupy.asarray(np.array(pointers[::step], np.uint64))
-        place = len(cards) - 1 - rank if reverse else rank
-        self.arguments = Peers(
-            self._inboxes.data.ptr,
-            self._number.data.ptr,
-            self._fault.ptr,
-            round(self.limit * 1e9),
-            place,
-            len(cards),
-        )
+        step = -1 if self.reverse else 1
+        self._pointers = cupy.asarray(np.array(pointers[::step], np.uint64))
         cupy.cuda.Device().synchronize()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to serve a plan; no other one uses the inboxes."""
+        self._limit = wait_limit()
+        self._fault.clear()
+        self.arguments = Peers(
+            self._pointers.data.ptr,
+            self._number.data.ptr,
+            self._fault.pointer,
+            round(self._limit * 1e9),
+            self.ranks - 1 - self.rank if self.reverse else self.rank,
+            self.ranks,
+        )
+
+    def count(self) -> int:
+        """Wait for all work of the GPU; return how many exchanges there were, modulo 2^32."""
+        cupy.cuda.Device().synchronize()
+        return int(self._number[0])
 
     def raise_fault(self) -> None:
         """Raise RankError, once, if an exchange that has ended was without another GPU's total."""
-        word = int(self._fault_word[0])
-        if word:
-            self._fault_word[0] = 0
-            why = _FAULTS.get(word & 0xFFFFFFFF, "an unknown fault")
-            raise RankError(
-                f"call {word >> 32} of this plan has stored nothing on this rank: the total of an "
-                f"earlier rank is missing, because {why} (limit: {self.limit:g} s, {WAIT})"
-            )
+        self._fault.raise_fault(self._limit)
 
-    def close_others(self) -> None:
-        """Close the inboxes of the other ranks. All work that writes to them must have ended."""
+    def close(self) -> None:
+        """Free all, where ``open`` has failed on some rank: no kernel has used it."""
         for pointer in self._opened:
             runtime.ipcCloseMemHandle(pointer)
         self._opened.clear()
-
-    def free(self) -> None:
-        """Free this inbox. The other ranks must have closed it."""
-        pointer, self.pointer = self.pointer, 0
-        if pointer:
-            runtime.free(pointer)
+        runtime.free(self._pointer)
 
 
 class OffsetWords:
@@ -158,17 +188,54 @@ class ReduceExchange(Reduce):
         self.arguments.peers = inbox.arguments
 
 
+class FusedScan(Kernel):
+    """The kernel of ``kernels/fused.cu``: it finds the total, exchanges it, and scans."""
+
+    together = True
+
+    def __init__(
+        self,
+        op: Operator,
+        types: Types,
+        n: int,
+        form: Form,
+        config: LaunchConfig,
+        *,
+        words: OffsetWords,
+    ) -> None:
+        """Compile, and allocate a total for each block. ``types`` are those in registers."""
+        macros = definitions(op, types, form, **config.policy)
+        super().__init__("fused", macros, types.acc, config.threads, config.shared)
+        self._n, self._reverse = n, form.reverse
+        self._tile, self._most_blocks = config.tile, config.blocks
+        arguments, stride = self.arguments, config.blocks
+        self._totals = zeros((-(-types.acc.itemsize // 4), stride), np.uint64)
+        self.nbytes = int(self._totals.nbytes)
+        self._shard = arguments.shard  # sets the arguments
+        self._shard.n = n
+        arguments.totals.words, arguments.totals.stride = self._totals.data.ptr, stride
+        set_exchange(arguments, form.seed, types.acc, words)
+
+    def prepare(self, x: Any, y: Any, inbox: Inbox) -> None:
+        """Set all other arguments."""
+        head = count_unaligned(y, self._n, reverse=self._reverse)
+        tiles = -(-(self._n - head) // self._tile)
+        self.blocks = max(1, min(tiles, self._most_blocks))
+        arguments, shard = self.arguments, self._shard
+        arguments.x, arguments.y, arguments.peers = x.data.ptr, y.data.ptr, inbox.arguments
+        shard.unaligned_head, shard.tiles = head, tiles + (head > 0)
+
+
 class CallOff(Kernel):
-    """The kernel of ``kernels/exchange.cu``: it takes part in an exchange without a total."""
+    """The kernel of ``kernels/call_off.cu``: it takes part in an exchange without a total."""
 
-    def __init__(self, op: Operator, types: Types, words: OffsetWords) -> None:
+    def __init__(self, op: Operator, types: Types) -> None:
         """Compile; ``types`` are those in registers."""
-        super().__init__("exchange", definitions(op, types, Form()), types.acc, _LANES)
-        set_exchange(self.arguments, None, types.acc, words)
+        super().__init__("call_off", definitions(op, types, Form()), types.acc, _LANES)
 
-    def prepare(self, inbox: Inbox, epoch: int) -> None:
-        """Set the other arguments."""
-        self.arguments.peers, self.arguments.epoch = inbox.arguments, epoch
+    def prepare(self, inbox: Inbox) -> None:
+        """Set the arguments."""
+        self.arguments.peers = inbox.arguments
 
 
 def set_exchange(

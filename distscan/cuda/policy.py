@@ -478,6 +478,78 @@ def short_policy(types: Types, form: Form, n: int, sm_count: int) -> ShortPolicy
     return None
 
 
+# ---- one kernel for the reduction, the exchange between GPUs, and the scan ---------------------
+
+
+class FusedPolicy(NamedTuple):
+    """How ``kernels/linear/fused.cuh`` is cut: tiles of ``threads * rows * items`` elements."""
+
+    threads: int  # that scan; two more warps fetch, and find the offset
+    rows: int  # vectors per thread
+    items: int  # elements per vector
+    stages: int  # tiles in shared memory
+    at_once: int  # tiles that are fetched at once
+    tiles: int  # of a block, at most
+
+
+_FUSED_STAGES = 16
+_FUSED_AT_ONCE = 72 << 10  # bytes that a block fetches at once
+
+
+def fused_policy(types: Types, form: Form, arch: str, n: int, sm_count: int) -> FusedPolicy | None:
+    """Return the policy for ``n`` elements; None if two kernels are faster.
+
+    ``types`` are those in registers. Two H200, from a CUDA graph, microseconds::
+
+        float32               2^10  2^16  2^20  2^22  2^24  2^25  2^26  2^27
+        reduction, then scan   6.9   8.1  12.0  19.1  64.8   115   212   402
+        this kernel            4.9   5.6   6.7  11.5  52.1   106   206   410
+        3 n at a copy's speed  1.8   2.0   3.6   8.6  49.8    97   191
+
+        one H200              16 MiB      64 MiB      256 MiB of the wider of input and output
+        float64               20.1, 12.7  65.1, 53.1  210, 208
+        int8 to int64         16.6, 11.4  35.2, 28.8  102, 103
+        int8, max             23.9, 16.2  71.6, 55.7  220, 212
+        float16               20.2, 13.6  65.2, 52.2  212, 206
+        logaddexp, float32    35.4, 21.4   116, 70.3  385, 232
+
+    The shapes are those of ``scan_policy``. Others, on one H200::
+
+        float32               2^20  2^22  2^24  2^26
+        256 threads, 8 rows    6.6  11.1  54.3   208
+        256 threads, 6 rows    7.3  12.3  53.0   207
+        256 threads, 4 rows    7.0  13.0  53.5   207
+        512 threads, 4 rows    6.5  11.3  55.2   209
+        512 threads, 2 rows    6.7  13.4  54.4   209
+
+    Fetches of all stages at once take 1 us longer from 2^24 on, and 48 KiB at once 5 us at 2^26.
+    Tiles that are dealt out by turns, not in runs, take 2 % less at 2^26 and more at 2^24, without
+    the totals that this needs. Other priorities in L2, for elements or results, gain 1 us at most,
+    and lose up to 10.
+    """
+    if types.acc.itemsize > _LARGE:
+        return None
+    threads, rows, items = _scan_shape(types, form, arch)
+    tiles = 256 if is_log_sum(types.acc) else 128  # a reduction of its own takes long there
+    totals = tiles * threads // 32 * types.acc.itemsize
+    shared = SHARED.get(arch, 99) * 1024 - 1024 - totals
+
+    def waves(rows: int) -> int:
+        return -(-n // (threads * items * rows * sm_count))
+
+    if waves(rows) < 16:
+        choice = {rows, *(r for r in (1, 2, 4) if r < rows)}
+        if rows == 6 and items * types.acc.itemsize <= 16 > types.acc.itemsize and arch in SHARED:
+            choice.add(8)
+        rows = min(choice, key=lambda r: (waves(r) * (r + 1), -r))
+    if waves(rows) > tiles:
+        return None
+    tile = threads * rows * items * types.x.itemsize
+    stages = min(shared // (tile + VECTOR), _FUSED_STAGES)
+    at_once = min(-(-_FUSED_AT_ONCE // tile), stages)
+    return FusedPolicy(threads, rows, items, int(stages), int(at_once), tiles)
+
+
 # ---- the choice of the kernel and of its tiles -----------------------------------------------
 
 _LANES = 32
@@ -520,6 +592,19 @@ def scan_config(types: Types, n: int, form: Form) -> LaunchConfig:
     shared = scan.stages * stage
     threads = scan.threads + (scan.reducers + scan.look_ahead_warps + 1) * _LANES
     return LaunchConfig("scan", policy, tile, threads, shared, sm_count())
+
+
+def fused_config(types: Types, n: int, form: Form) -> LaunchConfig | None:
+    """Configure ``kernels/fused.cu``; None if a shard takes two kernels."""
+    arch = cupy.cuda.Device().compute_capability
+    fused = fused_policy(types, form, arch, n, sm_count())
+    if fused is None:
+        return None
+    tile = fused.threads * fused.rows * fused.items
+    stages = min(fused.stages, -(-n // (tile * sm_count())))
+    shared = stages * (tile * types.x.itemsize + VECTOR)
+    threads = fused.threads + 2 * _LANES
+    return LaunchConfig("fused", fused._asdict(), tile, threads, shared, sm_count())
 
 
 def sm_count() -> int:

@@ -3,6 +3,7 @@
 A strategy's kernels and memory are made once. A call in flight has its memory, stream and total.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import cupy
@@ -22,9 +23,25 @@ from .arguments import flagged, keyed
 from .definitions import as_numbers, register_types, type_name
 from .kernel import launch, side_by_side
 from .launches import Add, HostTotal, Reduce, checks_window, violation_word
-from .peers import CallOff, Inbox, OffsetWords, ReduceExchange
-from .policy import scan_config
-from .workspace import Row, Workspace, is_capturing, keep_captured, releases
+from .nccl import Communicator, GatheredOffset, GatheredTotals
+from .peers import (
+    CallOff,
+    FaultWord,
+    FusedScan,
+    Inbox,
+    OffsetWords,
+    ReduceExchange,
+    words_of,
+)
+from .policy import fused_config, scan_config
+from .workspace import (
+    Row,
+    Workspace,
+    is_capturing,
+    keep_captured,
+    refuse_capture_of_new,
+    releases,
+)
 
 # ---- the kernels and the memory of a strategy, made once for all its calls -------------------
 
@@ -67,11 +84,7 @@ class Strategy:
         self.types, self.form = types, form
         self.n, self.size = form.extents.length, form.extents.size
         self.waits = form.extents.goes_on and is_long(form.extents.inner, types.acc)
-        if is_capturing(cupy.cuda.get_current_stream()):
-            raise RuntimeError(
-                "nothing can be made for a new kind of scan while a CUDA graph is captured: "
-                "make the plan, or call scan() once with such arrays, before the capture"
-            )
+        refuse_capture_of_new()
         releases.sweep()
         self.work: Any = self.make() if self.size > 0 else None
 
@@ -393,73 +406,67 @@ class ScanAdd(Strategy):
         call.end()
 
 
-class Fused(Strategy):
-    """Strategy ``fused``, for GPUs of one node that reach each other's memory.
+class OnGpus(Strategy):
+    """A strategy whose GPUs exchange totals themselves; the host waits for nothing.
 
-    ``begin`` queues all: the reduction, which exchanges its total with the other GPUs, and the
-    seeded scan. The host waits for nothing. The caller connects the ranks' inboxes before the
-    first call.
+    A call is queued as a whole. ``begin`` queues it. With ``follows_hosts``, ``finish`` does, when
+    the hosts of the ranks have come to this call. The caller connects the ranks before the first
+    call.
     """
 
     captured = ""
-    #: This rank's inbox, which is open.
-    inbox: Inbox
-
-    @side_by_side()
-    def make(self) -> Workspace:
-        """Make the kernels, and the words of the offset between them."""
-        op, types, n, form = self.op, self.types, self.n, self.form
-        found, words = register_types(op, types), OffsetWords(register_types(op, types).acc)
-        scan, reduce = self.make_scan(op, types), ReduceExchange(op, types, n, form)
-        reduce.seed(form.seed, found.acc, words)
-        return Workspace(scan=scan, reduce=reduce, call_off=CallOff(op, found, words), total=words)
-
-    def make_inbox(self, ranks: int) -> Inbox:
-        """Make this rank's inbox, for the totals of so many ranks."""
-        self.inbox = Inbox(register_types(self.op, self.types).acc, ranks)
-        return self.inbox
+    #: Whether a call waits for ``finish``.
+    follows_hosts = False
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
-        """Queue the scan of ``x`` into ``out``, which ``finish`` need not wait for."""
+        """Begin the scan of ``x`` into ``out``."""
         self.are_set = False
         try:
-            call = GpuCall(self, x, out, None, True)
-            scan, reduce = call.work.scan, call.work.reduce
-            reduce.prepare_exchange(call.x, self.inbox, call.epoch)
-            scan.prepare(call.x, out)
+            call = GpuCall(self, x, out, None, overlap)
+            self._prepare(call)
         except BaseException:
             self.call_off()
             raise
+        if not self.follows_hosts:
+            self._queue(call)
+        return call
+
+    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
+        """End a call, whose result is ready in the order of the current stream.
+
+        Raises RankError if an earlier call of this plan has found no offset.
+        """
+        call.resume()
+        if self.follows_hosts:
+            self._queue(call)
+        self.raise_fault()
+
+    def _queue(self, call: GpuCall) -> None:
         self._launch(call.work, call.epoch, call.stream)
         call.end()
-        if call.work.is_of_a_graph:
-            self.inbox.is_captured = True
         self._note_arguments(call)
-        return call
 
     def repeat(self) -> bool:
         """Scan the last arrays again, on the stream of the last call alone."""
-        number = self._next_number()
+        number = self.begin_again()
         if number is None:
             return False
-        self._launch(self.work, number & workspace.LAST, self.work.last.stream)
-        self.inbox.raise_fault()
+        self.finish_again(number)
         return True
 
-    def _launch(self, work: Any, epoch: int, stream: Any) -> None:
-        work.reduce.arguments.epoch = epoch
-        launch(work.reduce, stream)
-        work.scan.take_offset(work.total.pointer, work.total.answer, epoch)
-        launch(work.scan, stream)
+    def begin_again(self) -> int | None:
+        """Begin to scan the last arrays again; return the call's number, or None: it cannot be."""
+        return self._next_number()
 
-    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
-        """Raise RankError if an earlier call of this plan has found no offset."""
-        self.inbox.raise_fault()
+    def finish_again(self, number: int) -> None:
+        """End what ``begin_again`` has begun."""
+        self._launch(self.work, number & workspace.LAST, self.work.last.stream)
+        self.raise_fault()
 
     def check(self) -> None:
         """Wait for all work of this GPU; raise RankError if a call has found no offset."""
         cupy.cuda.Device().synchronize()
-        self.inbox.raise_fault()
+        self.raise_fault()
 
     def call_off(self) -> None:
         """Queue an exchange without a total: the other GPUs need not wait for this one.
@@ -473,10 +480,141 @@ class Fused(Strategy):
         if stream is not work.last.stream:
             work.last.order(stream)
         work.last.recorded = False
-        work.call_off.prepare(self.inbox, next(workspace.calls) & workspace.LAST)
-        launch(work.call_off, stream)
+        self._launch_call_off(work, stream)
         if work.last.at_once:
             work.last.record()
+
+    def _prepare(self, call: GpuCall) -> None:
+        """Set the arguments of a call's kernels, but the epoch."""
+        raise NotImplementedError
+
+    def _launch(self, work: Any, epoch: int, stream: Any) -> None:
+        """Queue a call."""
+        raise NotImplementedError
+
+    def _launch_call_off(self, work: Any, stream: Any) -> None:
+        """Queue an exchange without a total."""
+        raise NotImplementedError
+
+    def raise_fault(self) -> None:
+        """Raise RankError, once, if a call that has ended has found no offset."""
+        raise NotImplementedError
+
+
+class Fused(OnGpus):
+    """Strategy ``fused``, for GPUs of one node that reach each other's memory.
+
+    One kernel reduces, exchanges its total with those of the other GPUs, and scans. It takes the
+    whole GPU while it waits for another one. With ``follows_hosts``, where nobody has asked for
+    this, and for a shard that is too large, there are two kernels: the reduction, whose last block
+    exchanges the total, and waits alone; and the seeded scan.
+    """
+
+    def __init__(self, op: Operator, types: Types, form: Form, *, follows_hosts: bool) -> None:
+        """Do as ``Strategy``."""
+        self.follows_hosts = follows_hosts
+        super().__init__(op, types, form)
+
+    @side_by_side()
+    def make(self) -> Workspace:
+        """Make the kernels, and the words of the offset between them."""
+        op, types, n, form = self.op, self.types, self.n, self.form
+        found, words = register_types(op, types), OffsetWords(register_types(op, types).acc)
+        call_off = CallOff(op, found)
+        config = None if self.follows_hosts else fused_config(found, n, form)
+        if config is not None:
+            fused = FusedScan(op, found, n, form, config, words=words)
+            return Workspace(scan=fused, call_off=call_off, total=words)
+        reduce = ReduceExchange(op, types, n, form)
+        reduce.seed(form.seed, found.acc, words)
+        scan = self.make_scan(op, types)
+        return Workspace(scan=scan, reduce=reduce, call_off=call_off, total=words)
+
+    def connect(self, inbox: Inbox, release: Callable[[], object]) -> None:
+        """Take inboxes, which are open. ``release`` is called when they are no longer needed."""
+        self.inbox, self._release = inbox, release
+
+    def _prepare(self, call: GpuCall) -> None:
+        if call.work.reduce is None:
+            call.work.scan.prepare(call.x, call.out, self.inbox)
+        else:
+            call.work.reduce.prepare_exchange(call.x, self.inbox, call.epoch)
+            call.work.scan.prepare(call.x, call.out)
+        if call.work.is_of_a_graph:
+            self.inbox.is_captured = True
+
+    def _launch(self, work: Any, epoch: int, stream: Any) -> None:
+        if work.reduce is None:
+            launch(work.scan, stream)
+            return
+        work.reduce.arguments.epoch, work.reduce.arguments.y = epoch, work.scan.arguments.y
+        launch(work.reduce, stream)
+        work.scan.take_offset(work.total.pointer, work.total.answer, epoch)
+        launch(work.scan, stream)
+
+    def _launch_call_off(self, work: Any, stream: Any) -> None:
+        work.call_off.prepare(self.inbox)
+        launch(work.call_off, stream)
+
+    def raise_fault(self) -> None:
+        """Raise RankError, once, if a call that has ended has found no offset."""
+        self.inbox.raise_fault()
+
+    def close(self) -> None:
+        """Free the memory once all queued work has ended. Raises as ``check``."""
+        try:
+            super().close()
+        finally:
+            self._release()
+
+
+class Nccl(OnGpus):
+    """Strategy ``nccl``, for GPUs of any nodes: reduction, all-gather of the totals, seeded scan.
+
+    Each call has the steps of ``reduce-scan``; NCCL takes the place of MPI.
+    """
+
+    def __init__(self, op: Operator, types: Types, form: Form, *, ranks: int) -> None:
+        """Do as ``Strategy``, for so many ranks."""
+        self._ranks = ranks
+        super().__init__(op, types, form)
+
+    @side_by_side()
+    def make(self) -> Workspace:
+        """Make the kernels, and the words of totals and of the offset between them."""
+        op, types, n, form = self.op, self.types, self.n, self.form
+        found, words = register_types(op, types), OffsetWords(register_types(op, types).acc)
+        totals = GatheredTotals(words_of(found.acc) - 1, self._ranks)
+        offset = GatheredOffset(op, found, form, n)
+        offset.seed(form.seed, found.acc, words)
+        scan, reduce = self.make_scan(op, types), Reduce(op, types, n, form)
+        return Workspace(scan=scan, reduce=reduce, offset=offset, totals=totals, total=words)
+
+    def connect(self, communicator: Communicator) -> None:
+        """Take a communicator of all ranks, which is kept with MPI's."""
+        self._communicator, rank, self._fault = communicator, communicator.rank, FaultWord()
+        self._place = self._ranks - 1 - rank if self.form.reverse else rank
+
+    def _prepare(self, call: GpuCall) -> None:
+        work = call.work
+        work.reduce.prepare(call.x, work.totals.sent, call.epoch)
+        work.scan.prepare(call.x, call.out)
+        work.offset.prepare(call.out, work.totals, self._fault, self._place)
+
+    def _launch(self, work: Any, epoch: int, stream: Any) -> None:
+        work.reduce.arguments.epoch = work.offset.arguments.epoch = epoch
+        launch(work.reduce, stream)
+        work.totals.gather(self._communicator, stream)
+        launch(work.offset, stream)
+        work.scan.take_offset(work.total.pointer, work.total.answer, epoch)
+        launch(work.scan, stream)
+
+    def _launch_call_off(self, work: Any, stream: Any) -> None:
+        work.totals.gather_nothing(self._communicator, stream)
+
+    def raise_fault(self) -> None:
+        """Raise RankError, once, if a call that has ended has found no offset."""
+        self._fault.raise_fault()
 
 
 class ReduceScan(Strategy):

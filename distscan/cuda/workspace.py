@@ -375,6 +375,15 @@ def is_capturing(stream: Any) -> bool:
     return bool(runtime.streamIsCapturing(stream.ptr))
 
 
+def refuse_capture_of_new() -> None:
+    """Raise RuntimeError if the current stream is captured: nothing can be made meanwhile."""
+    if is_capturing(cupy.cuda.get_current_stream()):
+        raise RuntimeError(
+            "nothing can be made for a new kind of scan while a CUDA graph is captured: make the "
+            "plan, or call scan() once with such arrays, before the capture"
+        )
+
+
 def keep_captured(*memory: Any) -> None:
     """Keep a graph's memory until the process ends: CUDA does not tell when a graph is gone."""
     _captured.append(memory)

@@ -23,6 +23,7 @@ from ..core.segments import check_shape
 from ..core.steps import Pending
 from ..mpi.agree import Agreement, Terms
 from ..mpi.communicators import MPI, Comm
+from ..mpi.handshake import Handshake
 from ..options import ScanRequest
 from . import cache
 from .shard_scan import ShardScan, make
@@ -56,13 +57,20 @@ class CollectiveCall:
         self.part.exscan.start(self._comm, self._pending)
         self._started = True
 
+    def come(self, handshake: Handshake) -> None:
+        """Begin a handshake in place of an exchange; before ``begin``, as later ranks wait."""
+        handshake.come(failed=self.fault is not None)
+        self._started = True
+
     def exchange(self) -> None:
         """Exchange the totals: find this rank's offset, the total of all earlier ranks."""
         exscan, comm = self.part.exscan, self._comm
         try:
             self._offset = exscan.wait(comm) if self._started else exscan(comm, self._pending)
         except BaseException as fault:
-            self.fault = self.fault or fault
+            if self.fault is None:
+                self.fault = fault
+                self.part.steps.call_off()
 
     def finish(self) -> None:
         """Scan the shard, seeded with the offset; raise the fault of an earlier step."""

@@ -1,78 +1,141 @@
-"""The set-up of strategy ``fused``: the ranks' inboxes, opened once, and closed on all ranks."""
+"""The set-up of GPUs that exchange totals themselves: whether they can, and how."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
 
 import cupy
+import numpy as np
 
-from ..cuda.workspace import keep_captured
-from ..mpi.agree import Agreement, agreed
-from ..mpi.communicators import MPI, Comm
-from .shard_scan import ShardScan
+from ..cuda import nccl
+from ..cuda.definitions import register_types
+from ..cuda.peers import Inbox, gpu_uuid, words_of
+from ..cuda.workspace import keep_captured, refuse_capture_of_new
+from ..mpi import communicators
+from ..mpi.agree import agreed
+from ..mpi.communicators import Comm
+from ..mpi.handshake import Handshake
+from .shard_scan import PeerAccess, ShardScan
+
+
+def prove(comm: Comm, strategy: str, *, some: bool, reverse: bool) -> PeerAccess:
+    """Find out whether the GPUs of all ranks can exchange totals themselves; collective.
+
+    Each rank must have elements, which ``some`` says of this one, and a GPU of its own. For "nccl"
+    there must be NCCL. For "fused" and "auto" all ranks must be on one node, and each GPU must
+    reach the memory of the others, which is tried. For "auto" the hosts get a handshake. The result
+    is the same on every rank.
+    """
+    node = communicators.node(comm)
+    with agreed(comm):
+        refuse_capture_of_new()
+        uuid, no_nccl = gpu_uuid(), nccl.missing() if strategy == "nccl" else ""
+    ranks = comm.allgather((some, uuid, no_nccl))
+    if not all(full for full, *_ in ranks):
+        return PeerAccess("a rank has no elements", None)
+    if len({uuid for _, uuid, _ in ranks}) < comm.size:
+        return PeerAccess("ranks share a GPU", None)
+    if strategy == "nccl":
+        return PeerAccess(max(missing for *_, missing in ranks), None)
+    if node.nodes > 1:
+        return PeerAccess("the ranks are on several nodes", None)
+    try:
+        release(acquire(comm, np.dtype(np.float32), reverse=reverse))
+        return PeerAccess("", Handshake(comm, reverse=reverse) if strategy == "auto" else None)
+    except (OSError, NotImplementedError) as error:  # on every rank
+        return PeerAccess(str(error), None)
 
 
 def connect(scan: ShardScan, comm: Comm) -> None:
-    """Make this rank's inbox and open those of the others; collective.
-
-    Raises ValueError on every rank if a shard is empty, if ranks are on several nodes or share a
-    GPU, or if their GPUs do not reach each other's memory.
-    """
+    """Connect the GPUs of a plan; collective. They can exchange totals, as ``prove`` has found."""
     steps: Any = scan.steps
-    shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    ranks_of_node = shared.size
-    shared.Free()
+    if scan.strategy == "nccl":
+        steps.connect(_nccl_communicator(comm))
+        return
+    acc = register_types(scan.op, scan.types).acc
+    inbox = acquire(comm, acc, reverse=scan.form.reverse)
+    finalizer = weakref.finalize(steps, release, inbox)
+    finalizer.atexit = False
+    steps.connect(inbox, finalizer)
+
+
+def _nccl_communicator(comm: Comm) -> nccl.Communicator:
+    """Return NCCL's communicator of the same ranks; collective. It is kept with ``comm``."""
+    key, gpu = communicators.derived_key("nccl"), cupy.cuda.Device().id
+    known: Any = comm.Get_attr(key)
+    if not all(comm.allgather(known is not None and known.gpu == gpu)):
+        with agreed(comm):
+            name = nccl.new_name() if comm.rank == 0 else None
+        name = comm.bcast(name)
+        with agreed(comm):
+            known = nccl.Communicator(name, comm.rank, comm.size)
+        comm.Set_attr(key, known)
+    return cast(nccl.Communicator, known)
+
+
+# ---- inboxes that no plan uses ---------------------------------------------------------------
+
+_free: list[Inbox] = []
+
+
+def acquire(comm: Comm, acc: np.dtype[Any], *, reverse: bool) -> Inbox:
+    """Return inboxes for totals of type ``acc``, the same on all ranks; collective.
+
+    They have served a plan before, or are new. Raises NotImplementedError on every rank if GPUs do
+    not reach each other's memory.
+    """
+    words, gpu = words_of(acc), cupy.cuda.Device().id
+    kind = words, comm.rank, comm.size, reverse, gpu
     with agreed(comm):
-        if ranks_of_node < comm.size:
-            raise ValueError(
-                f"strategy 'fused' is for ranks of one node, which has {ranks_of_node} of the "
-                f"{comm.size} ranks; use 'reduce-scan'"
-            )
-        if not scan.has_elements:
-            raise ValueError("strategy 'fused' needs elements on every rank; use 'reduce-scan'")
-    inbox: Any = None
+        offer = {
+            inbox.name: inbox.count()
+            for inbox in _free
+            if (inbox.words, inbox.rank, inbox.ranks, inbox.reverse, inbox.gpu) == kind
+        }
+    offers = comm.allgather(offer)
+    # After a call that not all ranks have made, the counts differ.
+    same = (name for name in offers[0] if len({offer.get(name) for offer in offers}) == 1)
+    name = next(same, None)
+    if name is None:
+        return _open(comm, words, reverse=reverse)
+    (inbox,) = (inbox for inbox in _free if inbox.name == name)
+    _free.remove(inbox)
+    inbox.begin()
+    return inbox
+
+
+def _open(comm: Comm, words: int, *, reverse: bool) -> Inbox:
+    """Make this rank's inbox, and open those of the others; collective."""
+    name, handle, inbox = comm.bcast(uuid4().hex), b"", None
     try:
-        with agreed(comm), _reaching():
-            inbox = steps.make_inbox(comm.size)
-            card = inbox.card()
-        cards = comm.allgather(card)
-        with agreed(comm), _reaching():
-            inbox.open(cards, comm.rank, reverse=scan.form.reverse)
+        with agreed(comm), _explained("CUDA IPC is refused"):
+            inbox = Inbox(name, words, comm.rank, comm.size, reverse=reverse)
+            handle = inbox.handle()
+        handles = comm.allgather(handle)
+        with agreed(comm), _explained("a GPU does not reach another one's memory"):
+            assert inbox is not None
+            inbox.open(handles)
     except BaseException:  # on every rank
-        _release(inbox, comm)
+        if inbox is not None:
+            inbox.close()
         raise
+    return inbox
 
 
 @contextmanager
-def _reaching() -> Iterator[None]:
-    """Say what faults of CUDA mean here."""
+def _explained(what: str) -> Iterator[None]:
+    """Say what a fault of CUDA means here."""
     try:
         yield
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise ValueError(
-            "strategy 'fused' needs GPUs that reach each other's memory, by CUDA IPC; use "
-            f"'reduce-scan': {error}"
-        ) from error
+        raise NotImplementedError(f"{what} ({error})") from error
 
 
-def disconnect(scan: ShardScan, call: Agreement) -> None:
-    """Close and free all inboxes, after all work of this GPU; collective."""
-    steps: Any = scan.steps
-    cupy.cuda.Device().synchronize()
-    call.settle()  # no GPU writes to an inbox any more, but by a graph
-    inbox = steps.inbox
-    if call.comm.allreduce(inbox.is_captured, MPI.LOR):
+def release(inbox: Inbox) -> None:
+    """Let a later plan take the inboxes, or keep them for a CUDA graph."""
+    if inbox.is_captured:
         keep_captured(inbox)
     else:
-        _release(inbox, call.comm)
-    call.begin()
-    inbox.raise_fault()
-
-
-def _release(inbox: Any, comm: Comm) -> None:
-    """Close the inboxes of the others, then free this one; collective."""
-    if inbox is not None:
-        inbox.close_others()
-    comm.Barrier()
-    if inbox is not None:
-        inbox.free()
+        _free.append(inbox)

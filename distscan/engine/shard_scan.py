@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,16 @@ from ..cpu import sweeps
 from ..fsum.words import CheckedSteps, DigitSum, FixedSum
 from ..mpi.agree import Terms
 from ..mpi.exscan import Exscan
+from ..mpi.handshake import Handshake
 from ..options import RunOptions, ScanOptions
 from . import digit_steps
+
+
+class PeerAccess(NamedTuple):
+    """Whether the ranks' GPUs can exchange totals themselves, as ``peers.prove`` finds out."""
+
+    fault: str  # why they cannot; empty if they can
+    handshake: Handshake | None  # of their hosts, for calls that nobody has asked to be "fused"
 
 
 @dataclass(eq=False)
@@ -35,7 +43,7 @@ class ShardScan:
     across: bool  # whether the hosts exchange totals
     totals: np.dtype[Any]  # of the totals that ranks exchange
     steps: Steps
-    exscan: Exscan
+    exscan: Exscan | Handshake
     terms: Terms  # on which the ranks must agree before they exchange totals
 
     @functools.cached_property
@@ -58,13 +66,15 @@ def make(
     *,
     out: np.dtype[Any] | None = None,
     ranks: int,
+    peers: PeerAccess | None = None,
 ) -> ShardScan:
     """Decide everything about the scan of a shard of type ``x``; local, no exchange.
 
     ``extents`` has the axis. ``gpu`` is the number of the current GPU, None for the CPU. ``out`` is
-    the type of the result, as in ``dtypes.resolve``. If the strategy is "fused", the caller must
-    ``connect`` the GPUs of the ranks. Raises TypeError, ValueError and OverflowError for options
-    that cannot be had, and MemoryError if the workspace does not fit.
+    the type of the result, as in ``dtypes.resolve``. Without ``peers`` the strategy is none of
+    GPU_STRATEGIES. If it is, the caller must ``connect`` the GPUs of the ranks. Raises TypeError,
+    ValueError and OverflowError for options that cannot be had, and MemoryError if the workspace
+    does not fit.
     """
     op, segments = options.op, options.segments
     narrow = dtypes.resolve(op, x, options.dtype, out)
@@ -101,9 +111,9 @@ def make(
         and not sweeps.is_compiled(op, types),
         segmented=form.segmented,
         local=not extents.goes_on,
+        alone=_fault_of_gpus(op, types, form, gpu, peers),
     )
-    if strategy == "fused":
-        _check_fused(op, types, form, gpu)
+    follows_hosts = strategy == "fused" and run_options.strategy == "auto"
     backend: Any = cpu
     sizes: dict[str, Any] = {"threads": binding.threads(run_options.threads)}
     if isinstance(op, DigitSum):
@@ -116,10 +126,23 @@ def make(
             what = "tuples of arrays" if types.x.names else "axis=0"
             raise ValueError(f"strategy 'scan-add' takes no {what} on a GPU; use 'reduce-scan'")
         sizes = {}
+        if strategy == "nccl":
+            sizes = {"ranks": ranks}
+        elif strategy == "fused":
+            sizes = {"follows_hosts": follows_hosts}
     made = getattr(backend, _STEPS[strategy])(op, types, form, **sizes)
     if isinstance(op, FixedSum) and op.check is not None:
         made = CheckedSteps(made, op.check)
-    across = extents.goes_on and ranks > 1 and strategy != "fused"
+    across = extents.goes_on and ranks > 1
+    exscan: Exscan | Handshake
+    if follows_hosts:
+        assert peers is not None
+        assert peers.handshake is not None
+        exscan = peers.handshake
+    else:
+        across = across and strategy not in GPU_STRATEGIES
+        edges = edge_dtype(segments)
+        exscan = Exscan(op, totals, form, edges=edges, seeds=types.acc, across=across)
     shown = None if first is None else _shown(first)
     resolved = options._replace(op=op.name, axis=extents.axis, dtype=types.out, initial=shown)
     terms = Terms(
@@ -143,17 +166,18 @@ def make(
         across,
         totals,
         made,
-        Exscan(op, totals, form, edges=edge_dtype(segments), seeds=types.acc, across=across),
+        exscan,
         terms,
     )
 
 
-#: The classes of the steps, in the modules of the backends; CPUs have no "fused".
+#: The classes of the steps, in the modules of the backends. CPUs have no GPU_STRATEGIES.
 _STEPS: dict[str, str] = {
     "scan-add": "ScanAdd",
     "reduce-scan": "ReduceScan",
     "single-pass": "SinglePass",
     "fused": "Fused",
+    "nccl": "Nccl",
 }
 
 
@@ -172,39 +196,53 @@ def _shown(first: Any) -> Any:
 # ---- what is decided -----------------------------------------------------------------------
 
 
-def _check_fused(op: Operator, types: Types, form: Form, gpu: int | None) -> None:
-    """Raise ValueError if strategy "fused" cannot scan a shard."""
-    fault = ""
+#: The strategies of which the GPUs exchange totals themselves.
+GPU_STRATEGIES = {"fused", "nccl"}
+_FOR_GPUS = "it is for GPUs"
+_FOR_PLANS = "it is for plans whose calls do not agree on faults"
+
+
+def _fault_of_gpus(
+    op: Operator, types: Types, form: Form, gpu: int | None, peers: PeerAccess | None
+) -> str:
+    """Return why GPUs cannot exchange the totals of a shard themselves; empty if they can."""
     if gpu is None:
-        fault = "is for GPUs"
-    elif isinstance(op, DigitSum | FixedSum):
-        fault = "has no exact sums"
-    elif form.segmented:
-        fault = "does not take segments="
-    elif form.extents.inner > 1:
-        fault = "does not take axis=0 of arrays of more dimensions"
-    elif types.x.names:
-        fault = "takes no tuples of arrays"
-    if fault:
-        raise ValueError(f"strategy 'fused' {fault}; use 'reduce-scan'")
+        return _FOR_GPUS
+    if isinstance(op, DigitSum | FixedSum):
+        return "it has no exact sums"
+    if form.segmented:
+        return "it takes no segments"
+    if form.extents.inner > 1:
+        return "it does not take axis=0 of arrays of more dimensions"
+    if types.x.names:
+        return "it takes no tuples of arrays"
+    return _FOR_PLANS if peers is None else peers.fault
 
 
 def _strategy(
-    strategy: PlanStrategy, *, ranks: int, add: bool, segmented: bool, local: bool
+    strategy: PlanStrategy, *, ranks: int, add: bool, segmented: bool, local: bool, alone: str
 ) -> tuple[PlanStrategy, str]:
-    """Return the strategy, and why: check the one that was asked for, or choose for "auto"."""
+    """Return the strategy, and why: check the one that was asked for, or choose for "auto".
+
+    ``alone`` is why the GPUs cannot exchange totals without their hosts.
+    """
     if strategy == "scan-add" and segmented:
         raise ValueError("strategy 'scan-add' does not take segments=; use 'reduce-scan'")
     if local:
         return "single-pass", "the axis needs no exchange"
-    if ranks == 1 and strategy in {"auto", "single-pass", "fused"}:
+    if ranks == 1 and strategy in {"auto", "single-pass", *GPU_STRATEGIES}:
         return "single-pass", "there is one rank"
     if strategy == "single-pass":
         raise ValueError(
             f"strategy 'single-pass' is for one rank, not {ranks}; several use 'reduce-scan'"
         )
+    if strategy in GPU_STRATEGIES and alone:
+        raise ValueError(f"strategy {strategy!r} cannot be had: {alone}; use 'reduce-scan'")
     if strategy != "auto":
         return strategy, "it was asked for"
+    if not alone:
+        return "fused", "the ranks' GPUs reach each other's memory"
     if add and not segmented:
         return "scan-add", "NumPy does the work, in one association for any ranks"
-    return "reduce-scan", "it moves least memory on several ranks"
+    why_not = f", and 'fused' cannot be had: {alone}" if alone != _FOR_GPUS else ""
+    return "reduce-scan", "it moves least memory on several ranks" + why_not

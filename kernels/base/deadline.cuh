@@ -13,13 +13,14 @@ __device__ inline unsigned long long nanoseconds() {
 // for (Deadline deadline; !there();) deadline.check(200);
 struct Deadline {
   static constexpr unsigned long long LIMIT = 20'000'000'000;
+  unsigned long long limit = LIMIT;
   unsigned long long begin = 0;
   unsigned looks = 0;
 
   __device__ void check(int pause) {
     if (++looks % 64 == 0) {
       if (begin == 0) begin = nanoseconds();
-      if (nanoseconds() - begin > LIMIT) __trap();  // cudaErrorLaunchFailure
+      if (nanoseconds() - begin > limit) __trap();  // cudaErrorLaunchFailure
     }
     if (pause > 0) __nanosleep(pause);
   }

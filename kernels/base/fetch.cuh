@@ -62,6 +62,13 @@ __device__ inline void copy(unsigned char* to, Address from, unsigned bytes, Bar
 }
 #endif
 
+// Let the copy engine write later where this lane has written.
+__device__ inline void engine_may_write() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 // Arrive as often as a fetch does, by one warp, with nothing fetched.
 __device__ inline void fetch_nothing(Barrier& full) {
 #if __CUDA_ARCH__ >= 900
@@ -97,9 +104,7 @@ __device__ void fetch(unsigned char* stage /* [16 + bytes of x[from, to)] */, co
   const Address at = lane < 16 ? wanted + lane : stop + lane - 16;
   if (at < end && (lane >= 16 || at < begin)) {
     stage[at - origin] = *reinterpret_cast<const unsigned char*>(at);
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+    engine_may_write();
   }
   __syncwarp();
 
@@ -133,7 +138,7 @@ __device__ inline void fetch_by_lanes(unsigned char* stage, Address low, Address
   const auto bring = [&](Address from, Address to) {
     for (Address at = from; at < to; ++at)
       stage[at - origin] = *reinterpret_cast<const unsigned char*>(at);
-    if (from < to) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if (from < to) engine_may_write();
   };
   bring(wanted, begin < end ? begin : end);
   bring(stop, end);

@@ -46,6 +46,24 @@ __device__ T reduce_rows(const Rows<X, Shape>& rows) {
   }
   return Op::COMMUTATIVE ? warp_reduce<Op>(total) : total;
 }
+
+// The same of its first `count` items, at least one. sum, [3 1 4 ...], count 2 -> 4
+template <class Op, class T, class X, class Shape>
+__device__ T reduce_first_items(const Rows<X, Shape>& rows, int count) {
+  Prefix<T> total{};
+#pragma unroll
+  for (int r = 0; r < Shape::ROWS; ++r) {
+    const int left = count - r * Shape::ROW;  // of this row, or more
+    T own = get<T>(rows.row[r], 0);
+#pragma unroll
+    for (int i = 1; i < Shape::ITEMS; ++i)
+      if (lane_index() * Shape::ITEMS + i < left) own = Op::combine(own, get<T>(rows.row[r], i));
+    own = warp_reduce<Op>(own, (left + Shape::ITEMS - 1) / Shape::ITEMS);
+    if (left > 0) total = join<Op>(total, own);
+  }
+  return total.value;
+}
+
 // Whether the items of a warp tile are combined in any order. This gives the same bits for exact
 // types. It pays for narrow items, which take about as long to align as to combine.
 template <class Op, class T, class X, int ITEMS>

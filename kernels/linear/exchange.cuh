@@ -1,4 +1,5 @@
-// The node level: the exchange of totals between the GPUs of a node, by one warp of each GPU.
+// The node level: the exchange of totals between the GPUs of a node, by one warp of each GPU; or by
+// two, of which one sends and one receives.
 //
 //   level   a part is          its total travels by   who combines
 //   node    one GPU's shard    peer memory            a warp of every GPU, for its own shard
@@ -29,7 +30,8 @@ struct Peers {
   int ranks;
 };
 
-// Why a GPU has no offset, beside the number of the exchange. Its scan stores nothing then.
+// Why a GPU has no offset, beside the number of the exchange. Its results are those of
+// linear/no_result.cuh then.
 enum class Fault : unsigned { NONE, FAILED, LATE };  // cuda/peers.py has the same
 
 template <class Op, class T>
@@ -44,26 +46,31 @@ struct Exchange {
   __device__ explicit Exchange(const Peers& peers) : peers(peers), number(*peers.number + 1) {}
 
   // Exchange the totals, by one whole warp; lane 0 has this GPU's. `failed`: it has none, as its
-  // call was refused. The offset, seeded with `first`, goes to `offset` [SIZE] beside `epoch`.
-  __device__ void run(T total, bool failed, Prefix<T> first, Word* offset, unsigned epoch) {
-    Fault fault = Fault::NONE;
+  // call was refused. Return the offset, seeded with `first`, or the call-off, in all lanes.
+  __device__ TilePrefix<T> run(T total, bool failed, Prefix<T> first) const {
+    send(total, failed);
+    return receive(first, !failed);
+  }
 
-    // ---- 1. the total, to all later GPUs --------------------------------------------------------
+  // Send this GPU's total, which lane 0 has, to all later GPUs; by one whole warp. All warps that
+  // take part in this exchange have begun: the next one is another.
+  __device__ void send(T total, bool failed = false) const {
     Words<T> own;
     own.word[WORDS<T> - 1] = 0;
     own.value = broadcast(total, 0);
     for (int rank = peers.rank + 1 + lane_index(); rank < peers.ranks; rank += LANES) {
       // A GPU that does not take totals any more is passed over: it ends with a fault of its own.
       if (!wait([=] { return has_taken(rank); })) continue;
-      Word* const to = place(rank, peers.rank);
-      for (int w = 0; w < SIZE; ++w) {
-        const auto state = failed ? State::CALLED_OFF : State::SOMETHING;
-        const unsigned half = w == 0 ? static_cast<unsigned>(state) : own.word[w - 1];
-        store_word(to + w, static_cast<Word>(number) << 32 | half);
-      }
+      store(place(rank, peers.rank), failed ? State::CALLED_OFF : State::SOMETHING, own, number);
     }
+    if (lane_index() == 0) *peers.number = number;
+  }
 
-    // ---- 2. the totals of all earlier GPUs, in the order of the scan ----------------------------
+  // Combine the totals of all earlier GPUs in the order of the scan, behind `first`; by one whole
+  // warp. Return the combination, or the call-off, in all lanes. The host notes a fault, unless its
+  // own call was refused.
+  __device__ TilePrefix<T> receive(Prefix<T> first, bool notes_fault = true) const {
+    Fault fault = Fault::NONE;
     Prefix<T> before = first;
     for (int base = 0; base < peers.rank; base += LANES) {
       const int rank = base + lane_index();
@@ -94,20 +101,18 @@ struct Exchange {
       const unsigned other = __shfl_xor_sync(EVERY_LANE, static_cast<unsigned>(fault), distance);
       if (other > static_cast<unsigned>(fault)) fault = static_cast<Fault>(other);
     }
+    if (notes_fault && fault != Fault::NONE && lane_index() == 0)
+      store_word(peers.fault, static_cast<Word>(number) << 32 | static_cast<unsigned>(fault));
+    return TilePrefix<T>::of(before, fault != Fault::NONE);
+  }
 
-    // ---- 3. the offset, for the scan ------------------------------------------------------------
-    if (lane_index() != 0) return;
-    const auto found = TilePrefix<T>::of(before, fault != Fault::NONE || failed);
+  // Pass the offset on to other warps of this GPU, beside `epoch`; by one lane.
+  __device__ static void pass_on(const TilePrefix<T>& found, Word* offset /* [SIZE] */,
+                                 unsigned epoch) {
     Words<T> words;
     words.word[WORDS<T> - 1] = 0;
     words.value = found.value;
-    for (int w = 0; w < SIZE; ++w) {
-      const unsigned half = w == 0 ? static_cast<unsigned>(found.state) : words.word[w - 1];
-      store_word(offset + w, static_cast<Word>(epoch) << 32 | half);
-    }
-    if (fault != Fault::NONE)
-      store_word(peers.fault, static_cast<Word>(number) << 32 | static_cast<unsigned>(fault));
-    *peers.number = number;
+    store(offset, found.state, words, epoch);
   }
 
  private:
@@ -125,6 +130,13 @@ struct Exchange {
     return static_cast<int>(taken + DEPTH - number) >= 0;
   }
 
+  __device__ static void store(Word* to /* [SIZE] */, State state, const Words<T>& value,
+                               unsigned epoch) {
+    for (int w = 0; w < SIZE; ++w) {
+      const unsigned half = w == 0 ? static_cast<unsigned>(state) : value.word[w - 1];
+      store_word(to + w, static_cast<Word>(epoch) << 32 | half);
+    }
+  }
   __device__ static Word load_word(const Word* at) {
     Word word;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");

@@ -51,7 +51,17 @@ struct Offset {
   // it in the host's memory. The others wait until that warp passes it on.
   __device__ TilePrefix<T> wait(bool looks, unsigned epoch) const {
     if (mail.from_host == nullptr) return TilePrefix<T>::of(argument);
-    const Word word = looks ? look(epoch) : hear(epoch);
+    return joined(looks ? look(epoch) : hear(epoch));
+  }
+
+  // Wait until another warp passes the offset on, for so many nanoseconds at most; by a whole warp.
+  __device__ TilePrefix<T> heard(unsigned epoch, unsigned long long limit) const {
+    return joined(hear(epoch, Deadline{limit}));
+  }
+
+ private:
+  // The offset, in all lanes, from the words that lanes have.
+  __device__ static TilePrefix<T> joined(Word word) {
     Words<T> words;
 #pragma unroll
     for (int w = 0; w < WORDS<T>; ++w)
@@ -60,7 +70,6 @@ struct Offset {
     return {words.value, static_cast<State>(state)};
   }
 
- private:
   // Poll the host's words, word l by lane l. Pass on the offset, or the call-off if the time is up.
   // The host was in time if its words were there before the time was up. So the last poll must
   // begin after that: another process may have had the GPU in between.
@@ -88,10 +97,9 @@ struct Offset {
   }
 
   // Take the words that were passed on.
-  __device__ Word hear(unsigned epoch) const {
+  __device__ Word hear(unsigned epoch, Deadline deadline = {}) const {
     const int lane = lane_index();
-    Word word = 0;
-    for (Deadline deadline;;) {
+    for (Word word = 0;;) {
       if (lane < SIZE)
         asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
                      : "=l"(word)

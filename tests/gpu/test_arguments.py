@@ -35,7 +35,7 @@ STRUCTURES = [kind for kind in vars(arguments).values()
 ACC = np.dtype(np.float32)
 ENTRIES = ["scan", "scan_short", "reduce", "add", "textbook", "columns", "columns_per_thread",
            "columns_reduce", "compact", "gather", "tile_totals", "find_cuts",
-           "exchange", "reduce_exchange"]  # fmt: skip
+           "call_off", "reduce_exchange", "fused", "gathered_offset"]  # fmt: skip
 TYPES = [("sum", "f"), ("prod", "D")]
 
 
@@ -54,7 +54,9 @@ def every_kernel(arch):
             for strategy in (cuda.SinglePass, cuda.ReduceScan):
                 strategy(operator, types, of_size(1 << 20, inner=inner))
         TileKernels(np.dtype("f"))
-        cuda.Fused(operator, types, of_size(1 << 20))
+        for n in (1 << 20, 1 << 40):
+            cuda.Fused(operator, types, of_size(n), follows_hosts=False)
+        cuda.Nccl(operator, types, of_size(1 << 20), ranks=4)
     return dict.fromkeys([*kernels, *columns, *compactions(arch, [4])])
 
 

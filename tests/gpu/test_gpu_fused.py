@@ -1,186 +1,133 @@
-"""Strategy "fused": the GPUs of a node exchange totals themselves. Needs a GPU for each rank."""
+"""The one kernel of strategy "fused", at every edge of its tiles: ranks take turns on one GPU.
 
-import time
+A rank's kernel ends before that of the next one begins. ``test_gpu_exchange.py`` has a GPU for each
+rank.
+"""
+
+import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
-import distscan
-from distscan import RankError
+from distscan.core import dtypes, operators
+from distscan.core.form import Form
 from support.arrays import host
 from support.data import OPERATORS, elements
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+import distscan
+from distscan.cuda import kernel, peers, policy
+from distscan.cuda.arguments import Peers
+from distscan.cuda.definitions import register_types
 
-SIZE = MPI.COMM_WORLD.size
-KINDS = ["sum l", "sum f", "sum D", "max b", "sum e", "logaddexp f", "compose L", "nibbles B",
-         "logical_or ?", "prod d"]  # fmt: skip
-SIZES = [1, 1000, 70_000, 3_000_000]
+pytestmark = [pytest.mark.gpu, pytest.mark.one_rank]
 
-
-@pytest.fixture(autouse=True)
-def _a_gpu_for_each_rank(cp):
-    if not 1 < SIZE <= cp.cuda.runtime.getDeviceCount():
-        pytest.skip("needs several ranks, and a GPU for each")
-
-
-def cut(rng, n, comm):
-    """Deal out n elements: every rank has some."""
-    ends = np.sort(rng.choice(np.arange(1, n), comm.size - 1, replace=False)) if n > 1 else []
-    ends = [0, *ends, n]
-    return slice(ends[comm.rank], ends[comm.rank + 1])
+RANKS, STAGES = 3, 3
+LIMIT = 200_000_000  # nanoseconds
+KINDS = ["sum f", "compose L", "nibbles B", "max b", "sum b", "logaddexp f", "prod D", "sum e"]
+FORMS = [{}, {"exclusive": True, "reverse": True}]
 
 
-def on_one_rank(x, op, **options):
-    return distscan.scan(x, op=op, comm=MPI.COMM_SELF, **options)
+class Ranks:
+    """Inboxes on one GPU, in the order of the scan."""
+
+    def __init__(self, cp, acc, ranks=RANKS):
+        words = peers.words_of(acc)
+        self.inboxes = [cp.zeros(ranks * (2 * words + 1), np.uint64) for _ in range(ranks)]
+        self.numbers = cp.zeros((ranks, 1), np.uint32)
+        self.pointers = cp.asarray([inbox.data.ptr for inbox in self.inboxes], np.uint64)
+        self.faults = [peers.FaultWord() for _ in range(ranks)]
+
+    def inbox(self, place):
+        number, fault = self.numbers[place].data.ptr, self.faults[place].pointer
+        arguments = self.pointers.data.ptr, number, fault, LIMIT, place, len(self.inboxes)
+        return SimpleNamespace(arguments=Peers(*arguments))
 
 
-@pytest.mark.parametrize("n", SIZES)
+def make(op, types, form, n):
+    """The kernel of one rank, with its words."""
+    found = register_types(op, types)
+    words = peers.OffsetWords(found.acc)
+    scan = peers.FusedScan(op, found, n, form, policy.fused_config(found, n, form), words=words)
+    return scan, words
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Let tiles be short and stages few."""
+    chosen = policy.fused_policy
+    monkeypatch.setattr(
+        policy,
+        "fused_policy",
+        lambda *arguments: chosen(*arguments)._replace(
+            threads=64, rows=1, stages=STAGES, at_once=2
+        ),
+    )
+
+
+@pytest.mark.parametrize("options", FORMS, ids=["plain", "exclusive-reverse"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_values(kind, n, cp, comm, rng):
-    """In every form, with new data in each of some calls, into poisoned memory and in place."""
+def test_every_edge(kind, options, small, cp, rng):
+    """Of a tile, of what one multiprocessor keeps, of all; at any alignment, also in place."""
     name, code = kind.split()
-    op = OPERATORS.get(name, name)
-    first = elements(rng, name, code, 1)[0]
-    for options in ({}, {"exclusive": True, "initial": first}, {"reverse": True}):
-        mine = cut(rng, n + SIZE, comm)
-        length = mine.stop - mine.start
-        plan = distscan.Plan(comm, length, code, op=op, strategy="fused", **options)
-        assert plan.strategy == "fused"
-        x, out = cp.empty(length, code), cp.empty(length, plan.types.out)
-        for turn in range(4):
-            shards = elements(rng, name, code, n + SIZE)
-            want = on_one_rank(shards, op, **options)[mine]
-            x.set(shards[mine])
-            out.view(np.uint8)[...] = 0xA5
-            result = plan(x, x if turn == 3 and x.dtype == out.dtype else out)
-            if name == "logaddexp":
-                np.testing.assert_allclose(host(result), want, rtol=1e-4, atol=1e-5)
-            else:
-                np.testing.assert_array_equal(host(result), want)
-        plan.close()
+    op = operators.resolve(OPERATORS.get(name, name))
+    types = dtypes.resolve(op, code)
+    if options:
+        options = options | {"initial": elements(rng, name, code, 1)[0]}
+    form = Form(
+        exclusive="exclusive" in options,
+        reverse="reverse" in options,
+        seed=np.asarray(options["initial"], types.acc) if options else None,
+    )
+    config = policy.fused_config(register_types(op, types), 1, form)
+    tile, wave = config.tile, config.tile * config.blocks
+    edges = [1, tile, wave, STAGES * wave, (2 * STAGES + 1) * wave]
+    for n, shift in itertools.product([e + d for e in edges for d in (-1, 0, 1)][1:], (0, 1)):
+        sizes = [n, 1 + n // 2, 2 + n // 3][:: -1 if form.reverse else 1]
+        shards = np.split(elements(rng, name, code, sum(sizes)), np.cumsum(sizes)[:-1])
+        whole = np.concatenate(shards)
+        wants = np.split(distscan.scan(whole, op=op, **options), np.cumsum(sizes)[:-1])
+        ranks, made = Ranks(cp, register_types(op, types).acc), []
+        for place, rank in enumerate(range(RANKS)[:: -1 if form.reverse else 1]):
+            x = cp.empty(sizes[rank] + shift, types.x)[shift:]
+            y = cp.empty(sizes[rank] + 2 * shift, types.out)[2 * shift :]
+            scan, words = make(op, types, form, x.size)
+            made.append((scan, words, x, y, ranks.inbox(place), rank))
+        for in_place in (False, False, types.x == types.out):
+            for scan, _, x, y, inbox, rank in made:
+                x.set(shards[rank])
+                y.view(np.uint8)[...] = 0xA5
+                scan.prepare(x, x if in_place else y, inbox)
+                kernel.launch(scan, cp.cuda.get_current_stream())
+            for _, _, x, y, _, rank in made:
+                result, want = host(x if in_place else y), wants[rank]
+                if name == "logaddexp":
+                    np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-4)
+                else:
+                    np.testing.assert_array_equal(result, want)
 
 
-def test_ranks_that_run_ahead(cp, comm, rng):
-    """Each rank in turn is late; the others queue several calls meanwhile."""
-    n, calls = 5000, 40
-    plan = distscan.Plan(comm, n, "l", strategy="fused")
-    shards = rng.integers(0, 100, (calls, SIZE, n))
-    want = np.cumsum(shards.reshape(calls, -1), axis=1).reshape(shards.shape)[:, comm.rank]
-    xs = cp.asarray(shards[:, comm.rank])
-    outs = cp.full((calls, n), -1, "l")
-    for i in range(calls):
-        if i % 5 == 0 and i // 5 % SIZE == comm.rank:
-            time.sleep(0.02)
-        plan(xs[i], outs[i])
-    np.testing.assert_array_equal(host(outs), want)
-    plan.close()
+@pytest.mark.parametrize("code", "lfeFD?")
+def test_no_offset(code, small, cp):
+    """An earlier rank does not come: results are NaN, or zeros, with the unaligned head."""
+    op = operators.resolve("max")
+    types, n = dtypes.resolve(op, code), 100_001
+    ranks = Ranks(cp, register_types(op, types).acc)
+    scan, _ = make(op, types, Form(), n)
+    x, y = cp.ones(n, code), cp.ones(n + 1, types.out)[1:]
+    scan.prepare(x, y, ranks.inbox(1))
+    kernel.launch(scan, cp.cuda.get_current_stream())
+    result = host(y)
+    lacks = np.isnan(result) if code in "feFD" else result == 0
+    assert lacks.all()
+    with pytest.raises(distscan.RankError, match="did not call in time"):
+        ranks.faults[1].raise_fault(0.2)
 
 
-def test_a_refused_call(cp, comm, rng):
-    """Its rank raises at once. Later ranks raise in a later call; then all go on."""
-    n = 1000
-    plan = distscan.Plan(comm, n, "l", strategy="fused")
-    shards = rng.integers(0, 100, SIZE * n)
-    want = np.cumsum(shards).reshape(SIZE, n)[comm.rank]
-    x = cp.asarray(shards.reshape(SIZE, n)[comm.rank])
-    out = cp.full(n, -1, "l")
-    if comm.rank == 0:
-        with pytest.raises(TypeError):
-            plan(x.astype("f"), out)
-    else:
-        plan(x, out)
-        assert (host(out) == -1).all()
-        with pytest.raises(RankError, match="call 1 of this plan"):
-            plan(x, out)
-        np.testing.assert_array_equal(host(out), want)
-    if comm.rank == 0:
-        plan(x, out)
-    for _ in range(5):
-        np.testing.assert_array_equal(host(plan(x)), want)
-    plan.close()
-
-
-@pytest.mark.parametrize("asks", ["check", "close"])
-def test_a_rank_that_does_not_come_in_time(asks, cp, comm, rng, monkeypatch):
-    """Later ranks learn of it by ``check``; or every rank by ``close``."""
-    monkeypatch.setenv("DISTSCAN_WAIT", "0.2")
-    n = 1000
-    plan = distscan.Plan(comm, n, "l", strategy="fused")
-    x = cp.asarray(rng.integers(0, 100, n))
-    out = cp.full(n, -1, "l")
-    if comm.rank == 0:
-        time.sleep(1)
-    plan(x, out)
-    cp.cuda.Device().synchronize()
-    late = comm.rank > 0
-    assert (host(out) == -1).all() == late
-    if asks == "close":
-        with pytest.raises(RankError, match="did not call in time"):
-            plan.close()
-        return
-    if late:
-        with pytest.raises(RankError, match="did not call in time"):
-            plan.check()
-    plan.close()
-
-
-def test_a_graph(cp, comm, rng):
-    """Replays with new data, among calls outside of the graph."""
-    n = 100_000
-    plan = distscan.Plan(comm, n, "l", strategy="fused")
-    with cp.cuda.Stream(non_blocking=True) as stream:
-        x, out = cp.zeros(n, "l"), cp.empty(n, "l")
-        stream.begin_capture()
-        plan(x, out)
-        plan(out, out)
-        graph = stream.end_capture()
-        for turn in range(50):
-            shards = rng.integers(0, 100, SIZE * n)
-            once = np.cumsum(shards)
-            x.set(shards.reshape(SIZE, n)[comm.rank])
-            if turn % 3 == 0:
-                plan(x, out)
-                stream.synchronize()
-                np.testing.assert_array_equal(host(out), once.reshape(SIZE, n)[comm.rank])
-            graph.launch(stream)
-            stream.synchronize()
-            want = np.cumsum(once).reshape(SIZE, n)[comm.rank]
-            np.testing.assert_array_equal(host(out), want)
-    plan.close()
-
-
-def test_many_plans(cp, comm, rng):
-    """Side by side, and one after the other, without a leak."""
-    n = 100
-    x = cp.asarray(rng.integers(0, 100, n))
-    offset = comm.scan(int(x.sum())) - int(x.sum())
-    plans = [distscan.Plan(comm, n, "l", strategy="fused") for _ in range(8)]
-    for plan in plans:
-        np.testing.assert_array_equal(host(plan(x)), np.cumsum(host(x)) + offset)
-    for plan in plans:
-        plan.close()
-    free = None
-    for turn in range(60):
-        plan = distscan.Plan(comm, n, "l", strategy="fused")
-        plan(x)
-        plan.close()
-        if turn == 20:
-            free = cp.cuda.runtime.memGetInfo()[0]
-    comm.Barrier()
-    assert abs(cp.cuda.runtime.memGetInfo()[0] - free) < 64 << 20
-
-
-def test_refused_plans(cp, comm):
-    for arguments, options in [
-        ((0 if comm.rank == 0 else 5, "l"), {}),
-        ((5, "l"), {"segments": True}),
-        (((5, 3), "l"), {"axis": 0}),
-        ((5, "d"), {"op": "fsum"}),
-        ((5, "d"), {"agree": True}),
-    ]:
-        with pytest.raises(ValueError, match="fused"):
-            distscan.Plan(comm, *arguments, strategy="fused", **options)
-    with pytest.raises(ValueError, match="fused"):
-        distscan.scan(cp.arange(5), strategy="fused")
+def test_the_choice(cp):
+    """One kernel as far as a block's totals have room; two for larger shards, and wider values."""
+    op = operators.resolve("sum")
+    types = dtypes.resolve(op, "f")
+    assert policy.fused_config(types, 1 << 20, Form()) is not None
+    assert policy.fused_config(types, 1 << 40, Form()) is None

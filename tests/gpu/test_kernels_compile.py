@@ -561,15 +561,45 @@ def test_the_loads_of_a_step_are_queued_together():
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", ["80", "90"])
 def test_exchange_compiles_without_spills(arch):
-    """For every type of the running value."""
-    with absent_gpu(arch) as kernels:
-        for case in EVERY if arch == "90" else SOME:
+    """For every type of the running value; by one kernel and by two."""
+    kernels = fused_kernels(EVERY if arch == "90" else SOME, arch)
+    chosen = [kernel for kernel in kernels if kernel.entry in {"reduce_exchange", "fused"}]
+    chosen += {
+        kernel.macros[1]: kernel for kernel in kernels if kernel.entry == "call_off"
+    }.values()  # one for each type T
+    assert {kernel.entry for kernel in chosen} == {"reduce_exchange", "fused", "call_off"}
+    assert len(chosen) > 40
+    check(sample(dict.fromkeys(chosen), 8), arch)
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+def test_fused_scans_compile_without_spills():
+    """In each form."""
+    forms = [FORMS[name] for name in ("exclusive", "reverse", "exclusive, reverse")]
+    kernels = [kernel for form in forms for kernel in fused_kernels(SOME, "90", form)]
+    check(sample(dict.fromkeys(each for each in kernels if each.entry == "fused"), 8), "90")
+
+
+@pytest.mark.compile
+def test_gathered_offsets_compile_without_spills():
+    """For every type of the running value, from the first rank and from the last."""
+    with absent_gpu("90") as kernels:
+        for case, form in product(EVERY, (PLAIN, Form(reverse=True))):
             operator, types = resolved(*case)
             if not types.x.names:
-                cuda.Fused(operator, types, of_size(1 << 40))
-    chosen = [kernel for kernel in kernels if kernel.entry == "reduce_exchange"]
-    chosen += {
-        kernel.macros[1]: kernel for kernel in kernels if kernel.entry == "exchange"
-    }.values()  # one for each type T
-    assert len(chosen) > 20
-    check(sample(dict.fromkeys(chosen), 8), arch)
+                cuda.Nccl(operator, types, of_size(1 << 20, form), ranks=4)
+    chosen = [kernel for kernel in kernels if kernel.entry == "gathered_offset"]
+    assert len(chosen) > 40
+    check(sample(dict.fromkeys(chosen), 8), "90")
+
+
+def fused_kernels(cases, arch, form=PLAIN):
+    """The kernels of strategy "fused", for few elements and for many."""
+    with absent_gpu(arch) as kernels:
+        for case in cases:
+            operator, types = resolved(*case)
+            if not types.x.names:
+                for n in (1 << 10, 1 << 20, 1 << 23, 1 << 40):
+                    cuda.Fused(operator, types, of_size(n, form), follows_hosts=False)
+    return list(kernels)

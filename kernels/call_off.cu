@@ -5,8 +5,6 @@
 namespace distscan {
 
 DISTSCAN_KERNEL(LANES, 1)
-distscan_exchange(Peers peers, T first, bool has_first, Word* offset, unsigned epoch) {
-  Exchange<Op, T>(peers).run(T{}, true, Prefix<T>{first, has_first}, offset, epoch);
-}
+distscan_call_off(Peers peers) { Exchange<Op, T>(peers).run(T{}, true, Prefix<T>{}); }
 
 }  // namespace distscan

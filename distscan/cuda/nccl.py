@@ -1,0 +1,111 @@
+"""The exchange of totals by NCCL: they stay on the GPUs, of any number of nodes."""
+
+import functools
+import warnings
+from contextlib import suppress
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.dtypes import Types
+from ..core.form import Form
+from ..core.operators import Operator
+from .definitions import definitions
+from .kernel import Kernel
+from .peers import FaultWord, OffsetWords, set_exchange
+from .workspace import zeros
+
+_THREADS = 256
+
+
+@functools.cache
+def _library() -> Any:
+    """Return CuPy's module for NCCL, which is imported where it is used; None if there is none."""
+    with warnings.catch_warnings(), suppress(ImportError):
+        warnings.simplefilter("ignore")  # CuPy's, with the advice to install it
+        from cupy.cuda import nccl  # noqa: PLC0415
+
+        return nccl if nccl.available else None
+    return None
+
+
+def missing() -> str:
+    """Return why there is no NCCL; empty if there is.
+
+    >>> missing() in {"", "CuPy finds no NCCL library (pip install nvidia-nccl-cu13)"}
+    True
+    """
+    return "" if _library() else "CuPy finds no NCCL library (pip install nvidia-nccl-cu13)"
+
+
+def new_name() -> Any:
+    """Return a name for a new communicator, which one rank sends to all."""
+    return _library().get_unique_id()
+
+
+class Communicator:
+    """A communicator of NCCL, of the current GPU; it is kept with one of MPI."""
+
+    def __init__(self, name: Any, rank: int, ranks: int) -> None:
+        """Join; collective over NCCL. Each rank has a GPU of its own."""
+        self.gpu, self.rank, self.ranks = cupy.cuda.Device().id, rank, ranks
+        library = _library()
+        self._nccl, self._word = library.NcclCommunicator(ranks, name, rank), library.NCCL_UINT64
+
+    def all_gather(self, sent: int, received: int, words: int, stream: Any) -> None:
+        """Queue an all-gather of so many words of 8 bytes; both are addresses on the GPU."""
+        self._nccl.allGather(sent, received, words, self._word, stream.ptr)
+
+    def Free(self) -> None:
+        """Leave, after all work of the GPU."""
+        with cupy.cuda.Device(self.gpu):
+            cupy.cuda.Device().synchronize()
+        self._nccl.destroy()
+
+
+class GatheredTotals:
+    """The total of this rank's shard on its GPU, and those of all ranks.
+
+    Attributes
+    ----------
+    sent, received
+        The addresses of the words of this rank's total, and of all totals [ranks, words].
+    """
+
+    def __init__(self, words: int, ranks: int) -> None:
+        """Allocate for totals of so many words of 8 bytes."""
+        self.words, self.ranks = words, ranks
+        self._sent, self._received = zeros(words, np.uint64), zeros(words * ranks, np.uint64)
+        self.sent, self.received = int(self._sent.data.ptr), int(self._received.data.ptr)
+        self.nbytes = int(self._sent.nbytes + self._received.nbytes)
+
+    def gather(self, communicator: Communicator, stream: Any) -> None:
+        """Queue the exchange."""
+        communicator.all_gather(self.sent, self.received, self.words, stream)
+
+    def gather_nothing(self, communicator: Communicator, stream: Any) -> None:
+        """Queue an exchange without this rank's total: its call was refused."""
+        self._sent.data.memset_async(0, self._sent.nbytes, stream)
+        self.gather(communicator, stream)
+
+
+class GatheredOffset(Kernel):
+    """The kernel of ``kernels/gathered_offset.cu``."""
+
+    def __init__(self, op: Operator, types: Types, form: Form, n: int) -> None:
+        """Compile. ``types`` are those in registers."""
+        macros = definitions(op, types, Form(reverse=form.reverse), threads=_THREADS)
+        super().__init__("gathered_offset", macros, types.acc, _THREADS)
+        self.arguments.n = n
+
+    def seed(self, first: NDArray[Any] | None, acc: np.dtype[Any], words: OffsetWords) -> None:
+        """Set what comes before the first shard, and where the offset goes."""
+        set_exchange(self.arguments, first, acc, words)
+
+    def prepare(self, y: Any, totals: GatheredTotals, fault: FaultWord, place: int) -> None:
+        """Set all other arguments but the epoch; ``place`` ranks come before in scan order."""
+        arguments = self.arguments
+        arguments.y, arguments.gathered, arguments.ranks = y.data.ptr, totals.received, totals.ranks
+        arguments.place, arguments.fault = place, fault.pointer

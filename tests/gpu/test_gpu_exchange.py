@@ -1,0 +1,355 @@
+"""GPUs that exchange totals themselves: "fused", also by "auto", and "nccl".
+
+Each rank needs a GPU of its own.
+"""
+
+import itertools
+import os
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import distscan
+from distscan import RankError
+from support.arrays import host
+from support.data import OPERATORS, elements
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+
+SIZE = MPI.COMM_WORLD.size
+KINDS = ["sum l", "sum f", "sum D", "max b", "sum e", "logaddexp f", "compose L", "nibbles B",
+         "logical_or ?", "prod d"]  # fmt: skip
+SIZES = [1, 1000, 70_000, 3_000_000]
+STRATEGIES = ["fused", "auto", "nccl"]
+
+
+@pytest.fixture(autouse=True)
+def _a_gpu_for_each_rank(cp):
+    if not 1 < SIZE <= cp.cuda.runtime.getDeviceCount():
+        pytest.skip("needs several ranks, and a GPU for each")
+
+
+def cut(rng, n, comm):
+    """Deal out n elements: every rank has some."""
+    ends = np.sort(rng.choice(np.arange(1, n), comm.size - 1, replace=False)) if n > 1 else []
+    ends = [0, *ends, n]
+    return slice(ends[comm.rank], ends[comm.rank + 1])
+
+
+def on_one_rank(x, op, **options):
+    return distscan.scan(x, op=op, comm=MPI.COMM_SELF, **options)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_values(kind, n, cp, comm, rng):
+    """In every form, with new data in each of some calls, into poisoned memory and in place."""
+    name, code = kind.split()
+    op = OPERATORS.get(name, name)
+    first = elements(rng, name, code, 1)[0]
+    forms = {}, {"exclusive": True, "initial": first}, {"reverse": True}
+    for options, strategy in itertools.product(forms, STRATEGIES):
+        mine = cut(rng, n + SIZE, comm)
+        length = mine.stop - mine.start
+        plan = distscan.Plan(comm, length, code, op=op, strategy=strategy, **options)
+        assert plan.strategy == ("fused" if strategy == "auto" else strategy)
+        x, out = cp.empty(length, code), cp.empty(length, plan.types.out)
+        for turn in range(4):
+            shards = elements(rng, name, code, n + SIZE)
+            want = on_one_rank(shards, op, **options)[mine]
+            x.set(shards[mine])
+            out.view(np.uint8)[...] = 0xA5
+            result = plan(x, x if turn == 3 and x.dtype == out.dtype else out)
+            if name == "logaddexp":
+                np.testing.assert_allclose(host(result), want, rtol=1e-4, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(host(result), want)
+        plan.close()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_ranks_that_run_ahead(strategy, cp, comm, rng):
+    """Each rank in turn is late; the others queue several calls meanwhile."""
+    n, calls = 5000, 40
+    plan = distscan.Plan(comm, n, "l", strategy=strategy)
+    shards = rng.integers(0, 100, (calls, SIZE, n))
+    want = np.cumsum(shards.reshape(calls, -1), axis=1).reshape(shards.shape)[:, comm.rank]
+    xs = cp.asarray(shards[:, comm.rank])
+    outs = cp.full((calls, n), -1, "l")
+    for i in range(calls):
+        if i % 5 == 0 and i // 5 % SIZE == comm.rank:
+            time.sleep(0.02)
+        plan(xs[i], outs[i])
+    np.testing.assert_array_equal(host(outs), want)
+    plan.close()
+
+
+def call_and_check(plan, x, out):
+    """The call raises its own fault if the GPU is fast."""
+    plan(x, out)
+    plan.check()
+
+
+@pytest.mark.parametrize("strategy", ["fused", "nccl"])
+@pytest.mark.parametrize(
+    ("code", "poison"), [("l", 0), ("d", np.nan), ("F", complex(np.nan, np.nan))]
+)
+def test_a_refused_call(code, poison, strategy, cp, comm, rng):
+    """Its rank raises at once. Later ranks get no results, and raise, too; then all go on."""
+    n = 1000
+    plan = distscan.Plan(comm, n, code, strategy=strategy)
+    shards = rng.integers(0, 100, SIZE * n)
+    want = np.cumsum(shards).reshape(SIZE, n)[comm.rank]
+    x = cp.asarray(shards.reshape(SIZE, n)[comm.rank].astype(code))
+    out = cp.full(n, -1, code)
+    if comm.rank == 0:
+        with pytest.raises(TypeError):
+            plan(cp.zeros(n, "b"), out)
+    else:
+        with pytest.raises(RankError, match="its call was refused"):
+            call_and_check(plan, x, out)
+        np.testing.assert_array_equal(
+            host(out).view(code.lower()), np.full(n, poison, code).view(code.lower())
+        )
+    for _ in range(5):
+        np.testing.assert_array_equal(host(plan(x)), want)
+    plan.close()
+
+
+def test_a_refused_call_behind_a_handshake(cp, comm, rng):
+    """Its rank and later ones raise at once, earlier ones in the next call; then all go on."""
+    n = 1000
+    plan = distscan.Plan(comm, n, "l")
+    assert plan.strategy == "fused"
+    shards = rng.integers(0, 100, SIZE * n)
+    want = np.cumsum(shards).reshape(SIZE, n)[comm.rank]
+    x = cp.asarray(shards.reshape(SIZE, n)[comm.rank])
+    for faulty in range(SIZE):
+        out = cp.full(n, -1, "l")
+        if comm.rank == faulty:
+            with pytest.raises(TypeError):
+                plan(x.astype("f"), out)
+        elif comm.rank > faulty:
+            with pytest.raises(RankError, match="an earlier rank failed in this call"):
+                plan(x, out)
+        else:
+            plan(x, out)
+            np.testing.assert_array_equal(host(out), want)
+        comm.Barrier()
+        time.sleep(0.1)
+        if comm.rank < faulty:
+            with pytest.raises(RankError, match=f"rank {faulty}: TypeError"):
+                plan(x, out)
+        else:
+            plan(x, out)
+        np.testing.assert_array_equal(host(out), want)
+        for _ in range(3):
+            np.testing.assert_array_equal(host(plan(x)), want)
+    plan.close()
+
+
+def test_a_late_rank_is_no_fault_behind_a_handshake(cp, comm, rng, monkeypatch):
+    """The hosts wait for it, longer than a GPU would; so do both halves of a call."""
+    monkeypatch.setenv("DISTSCAN_WAIT", "0.2")
+    n = 1000
+    shards = rng.integers(0, 100, SIZE * n)
+    want = np.cumsum(shards).reshape(SIZE, n)[comm.rank]
+    x = cp.asarray(shards.reshape(SIZE, n)[comm.rank])
+    with distscan.Plan(comm, n, "l") as plan:
+        for late in range(SIZE):
+            if comm.rank == late:
+                time.sleep(1)
+            np.testing.assert_array_equal(host(plan(x)), want)
+            if comm.rank == late:
+                time.sleep(1)
+            out = cp.full(n, -1, "l")
+            plan.start(x, out)
+            plan.wait()
+            plan.check()
+            np.testing.assert_array_equal(host(out), want)
+
+
+def test_what_auto_chooses(cp, comm):
+    """GPUs exchange totals where they can; the reason says why they do not."""
+    with distscan.Plan(comm, 5, "l") as plan:
+        assert plan.strategy == "fused"
+        assert plan.reason == "the ranks' GPUs reach each other's memory"
+    for arguments, options, reason in [
+        ((0 if comm.rank == 0 else 5, "l"), {}, "a rank has no elements"),
+        ((5, "l"), {"segments": True}, "it takes no segments"),
+        (((5, 3), "l"), {"axis": 0}, "it does not take axis=0"),
+        ((5, "d"), {"agree": True}, "calls do not agree on faults"),
+    ]:
+        with distscan.Plan(comm, *arguments, **options) as plan:
+            assert plan.strategy == "reduce-scan"
+            assert reason in plan.reason
+
+
+@pytest.mark.parametrize("asks", ["check", "close"])
+def test_a_rank_that_does_not_come_in_time(asks, cp, comm, rng, monkeypatch):
+    """Later ranks learn of it by ``check``; or every rank by ``close``."""
+    monkeypatch.setenv("DISTSCAN_WAIT", "0.2")
+    n = 1000
+    plan = distscan.Plan(comm, n, "l", strategy="fused")
+    x = cp.asarray(rng.integers(0, 100, n))
+    out = cp.full(n, -1, "l")
+    if comm.rank == 0:
+        time.sleep(1)
+    plan(x, out)
+    cp.cuda.Device().synchronize()
+    late = comm.rank > 0
+    assert (host(out) == 0).all() == late
+    if asks == "close":
+        with pytest.raises(RankError, match="did not call in time"):
+            plan.close()
+        return
+    if late:
+        with pytest.raises(RankError, match="did not call in time"):
+            plan.check()
+    plan.close()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_graph(strategy, cp, comm, rng):
+    """Replays with new data, among calls outside of the graph."""
+    n = 100_000
+    plan = distscan.Plan(comm, n, "l", strategy=strategy)
+    with cp.cuda.Stream(non_blocking=True) as stream:
+        x, out = cp.zeros(n, "l"), cp.empty(n, "l")
+        stream.begin_capture()
+        plan(x, out)
+        plan(out, out)
+        graph = stream.end_capture()
+        for turn in range(50):
+            shards = rng.integers(0, 100, SIZE * n)
+            once = np.cumsum(shards)
+            x.set(shards.reshape(SIZE, n)[comm.rank])
+            if turn % 3 == 0:
+                plan(x, out)
+                stream.synchronize()
+                np.testing.assert_array_equal(host(out), once.reshape(SIZE, n)[comm.rank])
+            graph.launch(stream)
+            stream.synchronize()
+            want = np.cumsum(once).reshape(SIZE, n)[comm.rank]
+            np.testing.assert_array_equal(host(out), want)
+    plan.close()
+
+
+def test_many_plans(cp, comm, rng):
+    """Side by side, and one after the other, without a leak."""
+    n = 100
+    x = cp.asarray(rng.integers(0, 100, n))
+    offset = comm.scan(int(x.sum())) - int(x.sum())
+    plans = [distscan.Plan(comm, n, "l", strategy=STRATEGIES[i % 3]) for i in range(9)]
+    for plan in plans:
+        np.testing.assert_array_equal(host(plan(x)), np.cumsum(host(x)) + offset)
+    for plan in plans:
+        plan.close()
+    free = None
+    for turn in range(60):
+        plan = distscan.Plan(comm, n, "l", strategy=STRATEGIES[turn % 3])
+        plan(x)
+        plan.close()
+        if turn == 20:
+            free = cp.cuda.runtime.memGetInfo()[0]
+    comm.Barrier()
+    assert abs(cp.cuda.runtime.memGetInfo()[0] - free) < 64 << 20
+
+
+def test_other_communicators(cp, comm, rng):
+    """A duplicate, and the ranks in reverse, side by side."""
+    n = 1000
+    shards = rng.integers(0, 100, (SIZE, n))
+    x = cp.asarray(shards[comm.rank])
+    comms = [comm, comm.Dup(), comm.Split(0, -comm.rank)]
+    wants = [np.cumsum(shards).reshape(SIZE, n)[comm.rank]] * 2
+    wants += [np.cumsum(shards[::-1]).reshape(SIZE, n)[::-1][comm.rank]]
+    for strategy in STRATEGIES:
+        plans = [distscan.Plan(each, n, "l", strategy=strategy) for each in comms]
+        for _ in range(10):
+            results = [plan(x) for plan in plans]
+            for result, want in zip(results, wants, strict=True):
+                np.testing.assert_array_equal(host(result), want)
+        for plan in plans:
+            plan.close()
+    for each in comms[1:]:
+        each.Free()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_halves_on_two_streams(strategy, cp, comm, rng):
+    """The result is ready in the order of the stream of wait()."""
+    n = 500_000
+    shards = rng.integers(0, 100, (SIZE, n))
+    want = np.cumsum(shards).reshape(SIZE, n)[comm.rank]
+    x = cp.asarray(shards[comm.rank])
+    cp.cuda.Device().synchronize()
+    here, there = (cp.cuda.Stream(non_blocking=True) for _ in range(2))
+    with distscan.Plan(comm, n, "l", strategy=strategy) as plan:
+        for _ in range(20):
+            with there:
+                out = cp.full(n, -1, "l")
+            there.synchronize()
+            with here:
+                plan.start(x, out)
+            with there:
+                plan.wait()
+                np.testing.assert_array_equal(host(out), want)
+
+
+@pytest.mark.timeout(300)
+def test_plans_that_are_dropped(cp, comm, rng):
+    """Without close(), on streams of their own, while their work is queued: nothing grows."""
+    n = 1000
+    shards = rng.integers(0, 100, SIZE * n)
+    want = np.cumsum(shards).reshape(SIZE, n)[comm.rank]
+    x = cp.asarray(shards.reshape(SIZE, n)[comm.rank])
+    free = files = None
+    for turn in range(400):
+        plan = distscan.Plan(comm, n, "l", strategy=STRATEGIES[turn // 3 % 3])
+        with cp.cuda.Stream(non_blocking=True) as stream:
+            for _ in range(turn % 3):
+                result = plan(x)
+            del plan
+            if turn % 3:
+                stream.synchronize()
+                np.testing.assert_array_equal(host(result), want)
+        if turn == 100:
+            free, files = cp.cuda.runtime.memGetInfo()[0], len(os.listdir("/proc/self/map_files"))
+    comm.Barrier()
+    assert abs(cp.cuda.runtime.memGetInfo()[0] - free) < 64 << 20
+    assert len(os.listdir("/proc/self/map_files")) < files + 50
+
+
+def test_calls_that_one_rank_alone_has_made(cp, comm, rng, monkeypatch):
+    """A later plan does not take inboxes whose exchanges the ranks have counted differently."""
+    monkeypatch.setenv("DISTSCAN_WAIT", "0.2")
+    n = 1000
+    shards = rng.integers(0, 100, SIZE * n)
+    want = np.cumsum(shards).reshape(SIZE, n)[comm.rank]
+    x = cp.asarray(shards.reshape(SIZE, n)[comm.rank])
+    for _ in range(3):
+        plan = distscan.Plan(comm, n, "l", strategy="fused")
+        if comm.rank > 0:
+            plan(x)
+        del plan
+        with distscan.Plan(comm, n, "l", strategy="fused") as plan:
+            for _ in range(3):
+                np.testing.assert_array_equal(host(plan(x)), want)
+
+
+@pytest.mark.parametrize("strategy", ["fused", "nccl"])
+def test_refused_plans(strategy, cp, comm):
+    for arguments, options in [
+        ((0 if comm.rank == 0 else 5, "l"), {}),
+        ((5, "l"), {"segments": True}),
+        (((5, 3), "l"), {"axis": 0}),
+        ((5, "d"), {"op": "fsum"}),
+        ((5, "d"), {"agree": True}),
+    ]:
+        with pytest.raises(ValueError, match=f"strategy '{strategy}' cannot be had"):
+            distscan.Plan(comm, *arguments, strategy=strategy, **options)
+    with pytest.raises(ValueError, match="unknown strategy"):
+        distscan.scan(cp.arange(5), strategy=strategy)
