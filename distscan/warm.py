@@ -121,4 +121,4 @@ def _requests(args: argparse.Namespace) -> "Iterator[tuple[KernelRequest, str]]"
         if not re.fullmatch(r"\d{2,3}", arch) or int(arch) < 80:
             raise ValueError(f"a compute capability is such as 90, and not below 80: {arch!r}")
         for request in catalogue.scan_kernels(op, types, arch):
-            yield request, f"{request.entry:10}  {op.name} of {types.x}  sm_{arch}"
+            yield request, f"{request.entry:15}  {op.name} of {types.x}  sm_{arch}"

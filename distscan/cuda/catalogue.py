@@ -48,8 +48,8 @@ def scan_kernels(op: Operator, types: Types, arch: str) -> list[KernelRequest]:
     """Return the kernels for shards [n] on one rank or several, each once.
 
     The scans are inclusive or exclusive, with or without flags of segments. ``types`` are those of
-    ``dtypes.resolve``. Rows, keys and ``reverse`` have kernels of their own, and so has
-    ``initial`` of inclusive scans in segments.
+    ``dtypes.resolve``. Rows, keys and ``reverse`` have kernels of their own; so have ``initial`` of
+    inclusive scans in segments, and plans that are "fused" or "nccl" by name.
     """
     types = register_types(op, types)
     forms = [
@@ -73,7 +73,11 @@ def _policies(
     source = "Flagged" if form.segmented else "Item"
     reduced = Form(segmented=form.segmented)
     reduce = reduce_policy(op, types, reduced, arch)
-    yield "reduce", reduced, {"source": f"{source}Pointer", **reduce._asdict()}
+    numbers: dict[str, int | str] = {"source": f"{source}Pointer", **reduce._asdict()}
+    yield "reduce", reduced, numbers
+    if not form.segmented:  # plans whose GPUs exchange totals
+        yield "reduce_exchange", reduced, numbers
+        yield "call_off", reduced, {}
     source = "FlaggedItems" if form.segmented else "Items"
     # An exclusive scan has a first value.
     first = str(form.segmented and form.exclusive).lower()

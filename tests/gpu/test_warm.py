@@ -29,6 +29,8 @@ def kernels_of_scans(op, code, arch, sizes):
             for n in sizes:
                 for strategy in (steps.SinglePass, steps.ReduceScan):
                     strategy(operator, types, of_size(n, form))
+                if not segmented:
+                    steps.Fused(operator, types, of_size(n, form), follows_hosts=True)
     return kernels
 
 
@@ -46,7 +48,8 @@ def test_every_kernel_of_a_scan_is_in_the_catalogue(op, code, arch):
     sizes = [1 << 8, 3000, 10**5, 10**6, 3 * 10**6, 10**7, 7 * 10**7, 1 << 30]
     kernels = kernels_of_scans(op, code, arch, sizes)
     assert {(each.entry, frozenset(each.macros)) for each in kernels} <= listed
-    assert {entry for entry, _ in listed} == {"scan", "scan_short", "reduce"}
+    entries = {"scan", "scan_short", "reduce", "reduce_exchange", "call_off"}
+    assert {entry for entry, _ in listed} == entries
 
 
 @pytest.fixture
