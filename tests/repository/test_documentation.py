@@ -98,6 +98,8 @@ def test_example(name, run_example, comm, folder):
     """It runs on all ranks, passes its own checks, and draws a picture."""
     if name == "particles.py":
         pytest.importorskip("h5py", reason="particles.py needs h5py")
+    if name == "long_sequence.py":
+        pytest.importorskip("torch", reason="long_sequence.py needs PyTorch")
     _, lines = run_example(name, str(folder))
     if comm.rank > 0:
         assert not lines
