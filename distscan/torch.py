@@ -49,6 +49,7 @@ class Direction(NamedTuple):
     reverse: bool
     exclusive: bool = False  # whether a result leaves out its own element
     segments: Tensor | None = None  # bools [n], where independent recurrences begin
+    indices: bool = False  # whether to find the indices of maxima and minima
 
     def ranks(self) -> list[int]:
         """Return the ranks that have rows, in the order of the scan."""
@@ -71,7 +72,8 @@ def cumsum(
     exclusive: bool = False,
     reverse: bool = False,
     dtype: Any = None,
-) -> Tensor:
+    return_total: bool = False,
+) -> Any:
     """Return the cumulative sum of ``x`` along ``dim`` over all ranks, as ``torch.cumsum``.
 
     Parameters
@@ -88,11 +90,16 @@ def cumsum(
         Whether to scan from the last element.
     dtype
         The type to which ``x`` is converted first. Integers and bools sum in int64.
+    return_total
+        Whether to return the sum of all elements of all ranks along ``dim``, too.
 
     Returns
     -------
     tensor, of the shape of ``x``
         This rank's part.
+    total
+        With ``return_total``: of the shape of ``x`` without ``dim``, the same on every rank. Each
+        rank may use it in its loss: the gradients are added up.
 
     Raises
     ------
@@ -109,8 +116,8 @@ def cumsum(
     >>> x.grad
     tensor([2., 1.])
     """
-    form = {"comm": comm, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
-    return _scanned("cumsum", x, dim, _Sum.apply, **form)
+    form: Any = {"comm": comm, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
+    return _scanned(_SUM, x, dim, return_total=return_total, **form)
 
 
 def cumprod(
@@ -121,13 +128,14 @@ def cumprod(
     exclusive: bool = False,
     reverse: bool = False,
     dtype: Any = None,
-) -> Tensor:
+    return_total: bool = False,
+) -> Any:
     """Return the cumulative product along ``dim``; as ``torch.cumprod``. See ``cumsum``.
 
     Gradients divide by nothing, so zeros are no exception.
     """
-    form = {"comm": comm, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
-    return _scanned("cumprod", x, dim, _Product.apply, **form)
+    form: Any = {"comm": comm, "exclusive": exclusive, "reverse": reverse, "dtype": dtype}
+    return _scanned(_PRODUCT, x, dim, return_total=return_total, **form)
 
 
 def logcumsumexp(
@@ -137,23 +145,40 @@ def logcumsumexp(
     comm: Comm | None = None,
     exclusive: bool = False,
     reverse: bool = False,
-) -> Tensor:
+    return_total: bool = False,
+) -> Any:
     """Return log(sum of exp(x)) cumulatively; as ``torch.logcumsumexp``. See ``cumsum``."""
-    form = {"comm": comm, "exclusive": exclusive, "reverse": reverse}
-    return _scanned("logcumsumexp", x, dim, _LogSum.apply, **form)
+    form: Any = {"comm": comm, "exclusive": exclusive, "reverse": reverse}
+    return _scanned(_LOG_SUM, x, dim, return_total=return_total, **form)
 
 
-def cummax(x: Tensor, dim: int, *, comm: Comm | None = None, reverse: bool = False) -> Tensor:
-    """Return the cumulative maximum along ``dim``, without indices. See ``cumsum``.
+def cummax(
+    x: Tensor,
+    dim: int,
+    *,
+    comm: Comm | None = None,
+    reverse: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Return the cumulative maximum along ``dim``. See ``cumsum``.
 
-    The gradient of a result goes to the last element that is as large, as in ``torch.cummax``.
+    The gradient of a result goes to the element that won: of equal ones the last, as in
+    ``torch.cummax``; with ``reverse``, the last in this direction. With ``return_indices``, a pair
+    is returned: the maxima, and the places of these elements among those of all ranks, as int64.
     """
-    return _scanned("cummax", x, dim, _Maximum.apply, comm=comm, reverse=reverse)
+    return _scanned(_MAXIMUM, x, dim, comm=comm, reverse=reverse, return_indices=return_indices)
 
 
-def cummin(x: Tensor, dim: int, *, comm: Comm | None = None, reverse: bool = False) -> Tensor:
-    """Return the cumulative minimum along ``dim``, without indices. See ``cummax``."""
-    return _scanned("cummin", x, dim, _Minimum.apply, comm=comm, reverse=reverse)
+def cummin(
+    x: Tensor,
+    dim: int,
+    *,
+    comm: Comm | None = None,
+    reverse: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Return the cumulative minimum along ``dim``. See ``cummax``."""
+    return _scanned(_MINIMUM, x, dim, comm=comm, reverse=reverse, return_indices=return_indices)
 
 
 def linear_recurrence(
@@ -220,10 +245,29 @@ def linear_recurrence(
     return _back(h, b, dim), first.reshape(b.movedim(dim, 0).shape[1:])
 
 
-def _scanned(name: str, x: Tensor, dim: int, apply: Callable[..., Tensor], **form: Any) -> Tensor:
-    """Scan the rows of ``x`` by an autograd function."""
-    (x,), direction = _begin(name, (x,), dim, **form)
-    return _back(apply(_rows(x, dim), direction), x, dim)
+class _Function(NamedTuple):
+    """A function of this module, of one tensor."""
+
+    name: str
+    apply: Callable[..., Any]  # of the autograd function
+    join: Callable[[Tensor, Tensor], Tensor]  # of a result and an element
+    reduce: Callable[..., Tensor]
+
+
+def _scanned(function: _Function, x: Tensor, dim: int, **form: Any) -> Any:
+    """Scan the rows of ``x`` by an autograd function; return the results, and what is asked for."""
+    (x,), way = _begin(function.name, (x,), dim, **form)
+    rows = _rows(x, dim)
+    if way.indices:
+        return tuple(_back(part, x, dim) for part in function.apply(rows, way))
+    y = function.apply(rows, way)
+    if not form.get("return_total"):
+        return _back(y, x, dim)
+    if way.ranks():
+        total = _Last.apply(function.join(y, rows) if way.exclusive else y, way)
+    else:
+        total = function.reduce(y, 0)  # of no rows
+    return _back(y, x, dim), total.reshape(x.movedim(dim, 0).shape[1:])
 
 
 @collective
@@ -240,6 +284,8 @@ def _begin(
     initial: Tensor | None = None,
     segments: Tensor | None = None,
     return_last: bool = False,
+    return_total: bool = False,
+    return_indices: bool = False,
 ) -> tuple[tuple[Tensor, ...], Direction]:
     """Check the arguments; return tensors that need gradients on every rank or on none."""
     dim = index(dim)
@@ -269,6 +315,8 @@ def _begin(
             "whether there is an initial state": initial is not None,
             "whether there are segments": segments is not None,
             "return_last": bool(return_last),
+            "return_total": bool(return_total),
+            "return_indices": bool(return_indices),
             "whether gradients are enabled": torch.is_grad_enabled(),
         }
     )
@@ -279,7 +327,8 @@ def _begin(
     call.settle()
     ranks = call.contributions()
     lengths = tuple(number // 2 for number in ranks)
-    direction = Direction(call.comm, lengths, bool(reverse), bool(exclusive), segments)
+    form = bool(reverse), bool(exclusive), segments, bool(return_indices)
+    direction = Direction(call.comm, lengths, *form)
     if any(number % 2 for number in ranks):
         gradients(call.comm)  # made here, where all ranks are
         if not needs:
@@ -493,15 +542,23 @@ class _Extreme(torch.autograd.Function):
     op = ""
 
     @classmethod
-    def _forward(cls, ctx: Any, x: Tensor, way: Direction) -> Tensor:
+    def _forward(cls, ctx: Any, x: Tensor, way: Direction) -> Any:
         y = _scan(x, cls.op, way)
+        wins = (x == y) | x.isnan()
         ctx.way = way
-        ctx.save_for_backward((x == y) | x.isnan())
-        return y
+        ctx.save_for_backward(wins)
+        if not way.indices:
+            return y
+        first = sum(way.lengths[: way.comm.rank])
+        places = torch.arange(first, first + len(x), device=x.device).unsqueeze(1)
+        none, latest = (sum(way.lengths), "min") if way.reverse else (-1, "max")
+        indices = _scan(torch.where(wins, places, none), latest, way)
+        ctx.mark_non_differentiable(indices)
+        return y, indices
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, Any]:
         (wins,) = ctx.saved_tensors
         other = ctx.way.other()
         _meet(other.comm)
@@ -513,7 +570,7 @@ class _Maximum(_Extreme):
     op = "max"
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Any:
         return _Maximum._forward(ctx, x, way)
 
 
@@ -521,8 +578,15 @@ class _Minimum(_Extreme):
     op = "min"
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Any:
         return _Minimum._forward(ctx, x, way)
+
+
+_SUM = _Function("cumsum", _Sum.apply, torch.add, torch.sum)
+_PRODUCT = _Function("cumprod", _Product.apply, torch.mul, torch.prod)
+_LOG_SUM = _Function("logcumsumexp", _LogSum.apply, torch.logaddexp, torch.logsumexp)
+_MAXIMUM = _Function("cummax", _Maximum.apply, torch.maximum, torch.amax)
+_MINIMUM = _Function("cummin", _Minimum.apply, torch.minimum, torch.amin)
 
 
 # ---- the exchange --------------------------------------------------------------------------------

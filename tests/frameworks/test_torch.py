@@ -184,6 +184,64 @@ def test_ties(name, comm):
     assert torch.equal(*gradient(y, weights, x), *gradient(want, weights, x))
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "form"), [(name, form) for name, form in FORMS if name in FIRST]
+)  # fmt: skip
+def test_totals(name, form, dim, comm, rng):
+    """The same on every rank, and part of the loss."""
+    x = drawn(rng, 4, 9).requires_grad_()
+    total = None
+
+    def both(x):
+        def scanned(shard):
+            nonlocal total
+            y, total = getattr(scans, name)(shard, dim, return_total=True, **form)
+            return y
+
+        y = whole(scanned, dim, comm)(x)
+        return torch.where(y.isfinite(), y, 0), Summed.apply(total) / comm.size
+
+    y, total = both(x)
+    want = reference(name, x, dim, **form)
+    torch.testing.assert_close(y, torch.where(want.isfinite(), want, 0))
+    torch.testing.assert_close(total, PLAIN[name](x, dim).select(dim, -1))
+    weights = [drawn(rng, *part.shape) for part in (y, total)]
+    got = sum((part * weight).sum() for part, weight in zip(both(x), weights, strict=True))
+    wanted = torch.where(want.isfinite(), want, 0), PLAIN[name](x, dim).select(dim, -1)
+    want = sum((part * weight).sum() for part, weight in zip(wanted, weights, strict=True))
+    torch.testing.assert_close(*(torch.autograd.grad(loss, x)[0] for loss in (got, want)))
+
+
+def test_totals_of_no_elements(comm):
+    for name, want in FIRST.items():
+        y, total = getattr(scans, name)(torch.ones(0, 3), 0, return_total=True)
+        assert y.shape == (0, 3)
+        assert torch.equal(total, torch.full((3,), want))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_indices(name, dim, reverse, comm, rng):
+    """Of the last of equal elements, or of the last NaN, as in PyTorch, in either direction."""
+    x = torch.from_numpy(rng.integers(0, 4, (3, 40)).astype("f")).movedim(1, dim).contiguous()
+    if dim == 0:
+        x[20, 1] = torch.nan
+    shard = mine(x, dim, comm).clone().requires_grad_()
+    values, indices = getattr(scans, name)(shard, dim, reverse=reverse, return_indices=True)
+    want = getattr(torch, name)(x.flip(dim) if reverse else x, dim)
+    n, wanted = x.shape[dim], [part.flip(dim) if reverse else part for part in want]
+    wanted[1] = n - 1 - wanted[1] if reverse else wanted[1]
+    for got, part in zip((values, indices), wanted, strict=True):
+        torch.testing.assert_close(got, mine(part, dim, comm), equal_nan=True)
+    assert not indices.requires_grad
+    weights = torch.arange(1.0, x.numel() + 1).reshape(x.shape)
+    (values * mine(weights, dim, comm)).sum().backward()
+    gradient = torch.zeros_like(x).scatter_add(dim, wanted[1], weights)
+    torch.testing.assert_close(shard.grad, mine(gradient, dim, comm))
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_recurrence(dim, reverse, comm, rng):
