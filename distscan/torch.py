@@ -62,8 +62,11 @@ class Direction(NamedTuple):
 
 
 # ---- the functions -------------------------------------------------------------------------------
+#
+# torch.compile calls them as they are, between two graphs: what they exchange cannot be traced.
 
 
+@torch.compiler.disable
 def cumsum(
     x: Tensor,
     dim: int,
@@ -120,6 +123,7 @@ def cumsum(
     return _scanned(_SUM, x, dim, return_total=return_total, **form)
 
 
+@torch.compiler.disable
 def cumprod(
     x: Tensor,
     dim: int,
@@ -138,6 +142,7 @@ def cumprod(
     return _scanned(_PRODUCT, x, dim, return_total=return_total, **form)
 
 
+@torch.compiler.disable
 def logcumsumexp(
     x: Tensor,
     dim: int,
@@ -152,6 +157,7 @@ def logcumsumexp(
     return _scanned(_LOG_SUM, x, dim, return_total=return_total, **form)
 
 
+@torch.compiler.disable
 def cummax(
     x: Tensor,
     dim: int,
@@ -169,6 +175,7 @@ def cummax(
     return _scanned(_MAXIMUM, x, dim, comm=comm, reverse=reverse, return_indices=return_indices)
 
 
+@torch.compiler.disable
 def cummin(
     x: Tensor,
     dim: int,
@@ -181,6 +188,7 @@ def cummin(
     return _scanned(_MINIMUM, x, dim, comm=comm, reverse=reverse, return_indices=return_indices)
 
 
+@torch.compiler.disable
 def linear_recurrence(
     a: Tensor,
     b: Tensor,

@@ -377,6 +377,24 @@ def test_checkpoint(comm, rng):
     assert torch.equal(*plain, *torch.autograd.grad(again.sum(), x))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # PyTorch's own
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile(backend, comm, rng):
+    """A compiled function calls them between two graphs, forward and backward."""
+
+    def function(x):
+        h, last = scans.linear_recurrence(x.sigmoid(), scans.cumsum(2 * x, 0), return_last=True)
+        return h.sin() + last
+
+    x = drawn(rng, 5, 2).requires_grad_()
+    torch._dynamo.reset()
+    for _ in range(2):
+        got, want = torch.compile(function, backend=backend)(x), function(x)
+        torch.testing.assert_close(got, want)
+        gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want)]
+        torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "complex128", "int32", "bool"])
 def test_types(name, comm, rng):
     """Sums have the type that torch.cumsum has."""
