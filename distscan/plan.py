@@ -384,7 +384,8 @@ class Plan:
         self._check_not_started("close()")
         call.begin()
         self._lock.closed = True
-        self._calls.close(call)
+        with arrays.context(self._gpu):
+            self._calls.close(call)
 
     def _check_not_started(self, what: str) -> None:
         if self._started is not None:

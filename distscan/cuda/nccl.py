@@ -46,7 +46,7 @@ def new_name() -> Any:
 
 
 class Communicator:
-    """A communicator of NCCL, of the current GPU; it is kept with one of MPI."""
+    """A communicator of NCCL, of the current GPU."""
 
     def __init__(self, name: Any, rank: int, ranks: int) -> None:
         """Join; collective over NCCL. Each rank has a GPU of its own."""
@@ -58,11 +58,20 @@ class Communicator:
         """Queue an all-gather of so many words of 8 bytes; both are addresses on the GPU."""
         self._nccl.allGather(sent, received, words, self._word, stream.ptr)
 
-    def Free(self) -> None:
+    def leave(self) -> None:
         """Leave, after all work of the GPU."""
         with cupy.cuda.Device(self.gpu):
             cupy.cuda.Device().synchronize()
         self._nccl.destroy()
+
+
+class Communicators(list[Communicator]):
+    """Those of NCCL that are kept with one of MPI: a new one where a rank has taken another GPU."""
+
+    def Free(self) -> None:
+        """Leave all, when MPI frees its own."""
+        for communicator in self:
+            communicator.leave()
 
 
 class GatheredTotals:

@@ -11,6 +11,7 @@ Inboxes are kept until the process ends: kernels of other GPUs may still write t
 takes them again.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import cupy
@@ -53,8 +54,10 @@ def words_of(dtype: np.dtype[Any]) -> int:
 class FaultWord:
     """A word of pinned host memory that a kernel sets if this GPU has no offset."""
 
+    nbytes = 8
+
     def __init__(self) -> None:
-        self._pinned = cupy.cuda.alloc_pinned_memory(8)
+        self._pinned = cupy.cuda.alloc_pinned_memory(self.nbytes)
         self.pointer = int(self._pinned.ptr)
         self._word: NDArray[np.uint64] = np.frombuffer(self._pinned, np.uint64, 1)
         self.clear()
@@ -151,12 +154,17 @@ class Inbox:
         """Raise RankError, once, if an exchange that has ended was without another GPU's total."""
         self._fault.raise_fault(self._limit)
 
-    def close(self) -> None:
-        """Free all, where ``open`` has failed on some rank: no kernel has used it."""
+    def close_others(self) -> None:
+        """Close what ``open`` has opened, where it has failed on some rank."""
         for pointer in self._opened:
-            runtime.ipcCloseMemHandle(pointer)
+            with suppress(runtime.CUDARuntimeError):
+                runtime.ipcCloseMemHandle(pointer)
         self._opened.clear()
-        runtime.free(self._pointer)
+
+    def free(self) -> None:
+        """Free this inbox, which no rank has open, and no kernel has used."""
+        with suppress(runtime.CUDARuntimeError):
+            runtime.free(self._pointer)
 
 
 class OffsetWords:

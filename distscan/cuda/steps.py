@@ -209,6 +209,7 @@ class GpuCall(NoTotal):
 
     heads: Any = None  # the head flags of the segments, or the keys
     deferred = False  # whether the scan is launched, and waits for its offset
+    is_queued = False  # whether all is launched, of GPUs that exchange totals themselves
     is_copied = False  # whether ``x`` is a copy, which nobody keeps
 
     def __init__(self, steps: Strategy, x: Any, out: Any, segments: Any, at_once: bool) -> None:
@@ -415,12 +416,20 @@ class OnGpus(Strategy):
     """
 
     captured = ""
-    #: Whether a call waits for ``finish``.
+    #: Whether a call waits for ``queue`` or ``finish``.
     follows_hosts = False
+    #: Whether this GPU has taken part in as many exchanges as the others. They have no other number
+    #: by which they could tell the totals of two calls apart.
+    in_step = True
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``."""
         self.are_set = False
+        if not self.in_step:
+            raise RuntimeError(
+                "this plan is out of step with other ranks: in an earlier call, this rank took no "
+                "part in the exchange of totals; make a new plan"
+            )
         try:
             call = GpuCall(self, x, out, None, overlap)
             self._prepare(call)
@@ -428,23 +437,30 @@ class OnGpus(Strategy):
             self.call_off()
             raise
         if not self.follows_hosts:
-            self._queue(call)
+            self.queue(call)
         return call
+
+    def queue(self, call: Any) -> None:
+        """Queue a call."""
+        self.in_step = False
+        self._launch(call.work, call.epoch, call.stream)
+        self.in_step = call.is_queued = True
+        call.end()
+        self._note_arguments(call)
 
     def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
         """End a call, whose result is ready in the order of the current stream.
 
         Raises RankError if an earlier call of this plan has found no offset.
         """
-        call.resume()
-        if self.follows_hosts:
-            self._queue(call)
+        if not call.is_queued:
+            self.in_step = False  # if ``resume`` raises
+            call.resume()
+            self.queue(call)
+        elif not call.at_once:
+            call.resume()
+            call.end_part()
         self.raise_fault()
-
-    def _queue(self, call: GpuCall) -> None:
-        self._launch(call.work, call.epoch, call.stream)
-        call.end()
-        self._note_arguments(call)
 
     def repeat(self) -> bool:
         """Scan the last arrays again, on the stream of the last call alone."""
@@ -456,11 +472,16 @@ class OnGpus(Strategy):
 
     def begin_again(self) -> int | None:
         """Begin to scan the last arrays again; return the call's number, or None: it cannot be."""
-        return self._next_number()
+        try:
+            return self._next_number()
+        except runtime.CUDARuntimeError:  # another stream is captured: ``begin`` says so
+            return None
 
     def finish_again(self, number: int) -> None:
         """End what ``begin_again`` has begun."""
+        self.in_step = False
         self._launch(self.work, number & workspace.LAST, self.work.last.stream)
+        self.in_step = True
         self.raise_fault()
 
     def check(self) -> None:
@@ -471,9 +492,12 @@ class OnGpus(Strategy):
     def call_off(self) -> None:
         """Queue an exchange without a total: the other GPUs need not wait for this one.
 
-        A graph does not get it: its replays would all be without a total.
+        A graph does not get it: its replays would all be without a total. The plan is out of step
+        then, as after an exception here.
         """
-        self.are_set = False
+        if not self.in_step:
+            return
+        self.are_set = self.in_step = False
         stream, work = cupy.cuda.get_current_stream(), self.work
         if is_capturing(stream):
             return
@@ -481,6 +505,7 @@ class OnGpus(Strategy):
             work.last.order(stream)
         work.last.recorded = False
         self._launch_call_off(work, stream)
+        self.in_step = True
         if work.last.at_once:
             work.last.record()
 
@@ -576,7 +601,7 @@ class Nccl(OnGpus):
 
     def __init__(self, op: Operator, types: Types, form: Form, *, ranks: int) -> None:
         """Do as ``Strategy``, for so many ranks."""
-        self._ranks = ranks
+        self._ranks, self._fault = ranks, FaultWord()
         super().__init__(op, types, form)
 
     @side_by_side()
@@ -588,11 +613,13 @@ class Nccl(OnGpus):
         offset = GatheredOffset(op, found, form, n)
         offset.seed(form.seed, found.acc, words)
         scan, reduce = self.make_scan(op, types), Reduce(op, types, n, form)
-        return Workspace(scan=scan, reduce=reduce, offset=offset, totals=totals, total=words)
+        return Workspace(
+            scan=scan, reduce=reduce, offset=offset, totals=totals, total=words, fault=self._fault
+        )
 
     def connect(self, communicator: Communicator) -> None:
         """Take a communicator of all ranks, which is kept with MPI's."""
-        self._communicator, rank, self._fault = communicator, communicator.rank, FaultWord()
+        self._communicator, rank = communicator, communicator.rank
         self._place = self._ranks - 1 - rank if self.form.reverse else rank
 
     def _prepare(self, call: GpuCall) -> None:

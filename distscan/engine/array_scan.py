@@ -58,9 +58,21 @@ class CollectiveCall:
         self._started = True
 
     def come(self, handshake: Handshake) -> None:
-        """Begin a handshake in place of an exchange; before ``begin``, as later ranks wait."""
-        handshake.come(failed=self.fault is not None)
-        self._started = True
+        """Begin a handshake in place of an exchange, unless it has begun: later ranks wait for it.
+
+        The call is queued as soon as ``exchange`` returns: other GPUs may wait for this one then.
+        """
+        if not self._started:
+            handshake.come(failed=self.fault is not None)
+            self._started = True
+
+    def queue(self) -> None:
+        """Queue a call of GPUs that exchange totals themselves, before ``finish``."""
+        steps: Any = self.part.steps
+        try:
+            steps.queue(self._pending)
+        except BaseException as fault:
+            self.fault = fault
 
     def exchange(self) -> None:
         """Exchange the totals: find this rank's offset, the total of all earlier ranks."""

@@ -65,14 +65,18 @@ def _nccl_communicator(comm: Comm) -> nccl.Communicator:
     """Return NCCL's communicator of the same ranks; collective. It is kept with ``comm``."""
     key, gpu = communicators.derived_key("nccl"), cupy.cuda.Device().id
     known: Any = comm.Get_attr(key)
-    if not all(comm.allgather(known is not None and known.gpu == gpu)):
+    if known is None:
+        known = nccl.Communicators()
+        comm.Set_attr(key, known)
+    latest: Any = known[-1] if known else None
+    if not all(comm.allgather(latest is not None and latest.gpu == gpu)):
         with agreed(comm):
             name = nccl.new_name() if comm.rank == 0 else None
         name = comm.bcast(name)
         with agreed(comm):
-            known = nccl.Communicator(name, comm.rank, comm.size)
-        comm.Set_attr(key, known)
-    return cast(nccl.Communicator, known)
+            latest = nccl.Communicator(name, comm.rank, comm.size)
+        known.append(latest)
+    return cast(nccl.Communicator, latest)
 
 
 # ---- inboxes that no plan uses ---------------------------------------------------------------
@@ -88,22 +92,28 @@ def acquire(comm: Comm, acc: np.dtype[Any], *, reverse: bool) -> Inbox:
     """
     words, gpu = words_of(acc), cupy.cuda.Device().id
     kind = words, comm.rank, comm.size, reverse, gpu
-    with agreed(comm):
-        offer = {
-            inbox.name: inbox.count()
-            for inbox in _free
-            if (inbox.words, inbox.rank, inbox.ranks, inbox.reverse, inbox.gpu) == kind
-        }
-    offers = comm.allgather(offer)
-    # After a call that not all ranks have made, the counts differ.
-    same = (name for name in offers[0] if len({offer.get(name) for offer in offers}) == 1)
-    name = next(same, None)
-    if name is None:
+    offered: dict[str, Inbox] = {}
+    try:
+        with agreed(comm):
+            while _free:  # another thread does not find them meanwhile
+                inbox = _free.pop()
+                offered[inbox.name] = inbox
+            offer = {
+                inbox.name: inbox.count()
+                for inbox in offered.values()
+                if (inbox.words, inbox.rank, inbox.ranks, inbox.reverse, inbox.gpu) == kind
+            }
+        offers = comm.allgather(offer)
+        # After a call that not all ranks have made, the counts differ.
+        same = (name for name in offers[0] if len({offer.get(name) for offer in offers}) == 1)
+        found = offered.pop(next(same, ""), None)
+    finally:
+        _free.extend(offered.values())
+    if found is None:
         return _open(comm, words, reverse=reverse)
-    (inbox,) = (inbox for inbox in _free if inbox.name == name)
-    _free.remove(inbox)
-    inbox.begin()
-    return inbox
+    with agreed(comm):
+        found.begin()
+    return found
 
 
 def _open(comm: Comm, words: int, *, reverse: bool) -> Inbox:
@@ -119,7 +129,10 @@ def _open(comm: Comm, words: int, *, reverse: bool) -> Inbox:
             inbox.open(handles)
     except BaseException:  # on every rank
         if inbox is not None:
-            inbox.close()
+            inbox.close_others()
+        comm.Barrier()
+        if inbox is not None:
+            inbox.free()
         raise
     return inbox
 

@@ -189,21 +189,30 @@ class Calls:
 
     def start(self, x: Any, out: Any, segments: Any) -> tuple[CollectiveCall, Any]:
         """Begin a call, and its exchange; do not wait for other ranks."""
-        call, out = self._begin(x, out, segments, overlap=False)
-        if self._exchanges and self._handshake is None:
+        hosts = self._handshake
+        ready = hosts is not None and hosts.is_ready()
+        call, out = self._begin(x, out, segments, overlap=False, comes=ready)
+        if ready:
+            call.exchange()
+            if call.fault is None:
+                call.queue()
+        elif self._exchanges and hosts is None:
             call.start()
         return call, out
 
     def _begin(
-        self, x: Any, out: Any, segments: Any, *, overlap: bool
+        self, x: Any, out: Any, segments: Any, *, overlap: bool, comes: bool = True
     ) -> tuple[CollectiveCall, Any]:
-        """Check the arrays, and begin to find the total; return the call and its result."""
+        """Check the arrays, and begin to find the total; return the call and its result.
+
+        With ``comes``, this rank comes to the handshake, if there is one.
+        """
         call = CollectiveCall(self._scan, self._comm)
         try:
             shard, target, flags, out = self._arrays(x, out, segments)
         except BaseException as fault:
             call.fault = fault
-        if self._handshake is not None:
+        if self._handshake is not None and comes:
             call.come(self._handshake)
         if call.fault is None:
             call.begin(shard, target, flags, overlap=overlap)
@@ -212,6 +221,8 @@ class Calls:
     def wait(self, started: tuple[CollectiveCall, Any]) -> Any:
         """Exchange and scan; return the result. With ``agree`` every rank raises, or none does."""
         call, out = started
+        if self._handshake is not None:
+            call.come(self._handshake)
         if self._agree:
             with Agreement(Votes.of(self._comm)):
                 self._exchange_and_finish(call)

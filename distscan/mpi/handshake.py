@@ -77,6 +77,13 @@ class Handshake:
         # One store writes a word, and one load reads it.
         self._words[self._number % _PLACES] = 2 * self._number + failed
 
+    def is_ready(self) -> bool:
+        """Return whether ``wait`` would return at once if this rank came now."""
+        number = self._number + 1
+        return all(words[number % _PLACES] >> 1 == number for words in self._earlier) and all(
+            words[(number - 1) % _PLACES] >> 1 == number - 1 for words in self._later
+        )
+
     def wait(self, comm: Comm) -> None:
         """Wait for the others. Raises RankError if an earlier rank came with a fault."""
         number, failed = self._number, False

@@ -187,6 +187,24 @@ def test_what_auto_chooses(cp, comm):
             assert reason in plan.reason
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_call_that_is_refused_in_a_capture(strategy, cp, comm):
+    """It takes part in no exchange, so later calls do not mix totals: they raise."""
+    n = 1000
+    x, out = cp.ones(n, "l"), cp.empty(n, "l")
+    with distscan.Plan(comm, n, "l", strategy=strategy) as plan:
+        plan(x, out)
+        with cp.cuda.Stream(non_blocking=True) as stream:
+            stream.begin_capture()
+            with pytest.raises(TypeError):
+                plan(x.view("d"), out)
+            stream.end_capture()
+            for _ in range(2):
+                comm.Barrier()
+                with pytest.raises((RuntimeError, RankError)):
+                    plan(x, out)
+
+
 @pytest.mark.parametrize("asks", ["check", "close"])
 def test_a_rank_that_does_not_come_in_time(asks, cp, comm, rng, monkeypatch):
     """Later ranks learn of it by ``check``; or every rank by ``close``."""

@@ -2,12 +2,18 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from distscan import RankError
+from distscan.core.form import Extents
+from distscan.engine.plan_calls import Calls, Expected
+from distscan.engine.shard_scan import make
 from distscan.mpi import handshake as module
 from distscan.mpi.handshake import Handshake
+from distscan.options import RunOptions, ScanOptions
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -66,6 +72,66 @@ def test_the_two_halves(comm):
     for _ in range(CALLS):
         hands.start(comm, "a call without a fault")
         hands.wait(comm)
+
+
+class Steps:
+    """Those of a GPU that exchanges totals itself: each call needs one exchange, in order."""
+
+    def __init__(self):
+        self.exchanges = []
+
+    def begin(self, x, out, segments=None, *, overlap=False):
+        return SimpleNamespace(is_queued=False)
+
+    def queue(self, call):
+        call.is_queued = True
+        self.exchanges.append("a total")
+
+    def finish(self, call, offset):
+        if not call.is_queued:
+            self.queue(call)
+
+    def begin_again(self):
+        return len(self.exchanges) if len(self.exchanges) % 2 else None
+
+    def finish_again(self, number):
+        assert number == len(self.exchanges)
+        self.exchanges.append("a total")
+
+    def call_off(self):
+        self.exchanges.append("none")
+
+
+def test_plans_behind_it(comm, rng):
+    """Each call has one exchange on each rank: without a total after a fault of an earlier rank."""
+    options, run = ScanOptions.parse(op="sum"), RunOptions.parse()
+    part = make(Extents.of((5,), None), np.dtype("l"), None, options, run, ranks=comm.size)
+    part.steps, part.exscan, part.across = Steps(), Handshake(comm, reverse=False), True
+    expected = Expected(part, (5,), (5,), 5, np.ndarray, None, None)
+    calls = Calls(part, comm, expected, has_elements=True, agree=False, number=1)
+    x, out, want = np.ones(5, "l"), np.ones(5, "l"), []
+    for _ in range(CALLS):
+        faulty = comm.bcast([bool(flag) for flag in rng.random(comm.size) < 0.2])
+        halves = comm.bcast(rng.random() < 0.4)
+        if rng.random() < 0.1:
+            time.sleep(rng.random() / 100)
+        array = x.astype("f") if faulty[comm.rank] else x
+        first = faulty.index(True) if any(faulty) else comm.size
+        try:
+            if halves:
+                calls.wait(calls.start(array, out, None))
+            else:
+                calls.run(array, out, None)
+        except TypeError:
+            assert faulty[comm.rank]
+        except RankError as error:
+            late = "earlier calls of this plan failed" in str(error)
+            assert late or first < comm.rank
+        else:
+            assert first >= comm.rank
+            assert not faulty[comm.rank]
+        want.append("none" if first < comm.rank or faulty[comm.rank] else "a total")
+    assert part.steps.exchanges == want
 
 
 def test_nothing_is_left_behind(comm, tmp_path, monkeypatch):

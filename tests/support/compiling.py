@@ -81,7 +81,7 @@ def absent_gpu(arch: str) -> Iterator[dict[KernelRequest, None]]:
     with ExitStack() as stack:
         for module in (columns, compaction, peers, policy, launches, steps, workspace, cuda):
             stack.enter_context(patch.object(module, "cupy", gpu))
-        for name in ("HostTotal", "Row", "Workspace", "violation_word"):
+        for name in ("FaultWord", "HostTotal", "Row", "Workspace", "violation_word"):
             stack.enter_context(patch.object(cuda, name))
         for module in (steps, workspace):
             stack.enter_context(patch.object(module, "is_capturing", lambda stream: False))
