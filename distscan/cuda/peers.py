@@ -172,7 +172,7 @@ class OffsetWords:
 
     def __init__(self, acc: np.dtype[Any]) -> None:
         size = words_of(acc)
-        self._words = cupy.zeros(size + 1, np.uint64)
+        self._words = zeros(size + 1, np.uint64)
         self.nbytes = int(self._words.nbytes)
         self.pointer = int(self._words.data.ptr)
         self.answer = self.pointer + 8 * size
@@ -190,10 +190,10 @@ class ReduceExchange(Reduce):
         """Set what comes before the first shard, and where the offset goes."""
         set_exchange(self.arguments, first, acc, words)
 
-    def prepare_exchange(self, x: Any, inbox: Inbox, epoch: int) -> None:
+    def prepare_exchange(self, x: Any, y: Any, inbox: Inbox, epoch: int) -> None:
         """Set the other arguments."""
         self._prepare(x, epoch)
-        self.arguments.peers = inbox.arguments
+        self.arguments.y, self.arguments.peers = y.data.ptr, inbox.arguments
 
 
 class FusedScan(Kernel):

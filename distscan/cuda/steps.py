@@ -563,7 +563,7 @@ class Fused(OnGpus):
         if call.work.reduce is None:
             call.work.scan.prepare(call.x, call.out, self.inbox)
         else:
-            call.work.reduce.prepare_exchange(call.x, self.inbox, call.epoch)
+            call.work.reduce.prepare_exchange(call.x, call.out, self.inbox, call.epoch)
             call.work.scan.prepare(call.x, call.out)
         if call.work.is_of_a_graph:
             self.inbox.is_captured = True
@@ -572,7 +572,7 @@ class Fused(OnGpus):
         if work.reduce is None:
             launch(work.scan, stream)
             return
-        work.reduce.arguments.epoch, work.reduce.arguments.y = epoch, work.scan.arguments.y
+        work.reduce.arguments.epoch = epoch
         launch(work.reduce, stream)
         work.scan.take_offset(work.total.pointer, work.total.answer, epoch)
         launch(work.scan, stream)
