@@ -116,9 +116,10 @@ class Plan:
     strategy
         As in ``scan``; or "fused" or "nccl", for ranks with a GPU of their own and some elements.
         The GPUs exchange totals themselves, and the host waits for nothing: with "fused", on one
-        node, in each other's memory; with "nccl", by NCCL. Both take 1-D scans without segments,
-        tuples, exact sums or ``agree``. "auto" is "fused", too, where it works; then the host waits
-        for the hosts of earlier ranks. See Notes.
+        node, in each other's memory; with "nccl", by NCCL. Both take neither exact sums nor
+        ``agree``, nor rows of totals above 64 KiB, nor flags of segments in a reverse scan. "auto"
+        is "fused", too, where it works; then the host waits for the hosts of earlier ranks. See
+        Notes.
     out_dtype
         The type that accumulates, and the type of the result; None chooses as ``numpy.cumsum``
         does.

@@ -1,26 +1,11 @@
 // The kernel that reduces a shard to its total.
-//   DISTSCAN_SOURCE   the elements that it reads, one of
-//       ItemPointer       elements of one segment
-//       FlaggedPointer    elements with flags of heads. The total is that from the last head on,
-//                         with a flag that says whether there is a head
-//       KeyedBy<K>::Pointer   the same with keys of type K, a head being where the key changes. The
-//                         keys at both ends of the shard follow the total
-#include "config.cuh"
-#include "linear/keys.cuh"
+// The total of elements with flags or keys is that from the last head on, with a flag that says
+// whether there is a head. The keys at both ends of the shard follow it.
 #include "linear/reduce.cuh"
+#include "source.cuh"
 
 namespace distscan {
 
-template <class K>
-struct KeyedBy {
-  template <class X>
-  using Pointer = KeyedPointer<X, K, REVERSE>;
-};
-
-using Source = DISTSCAN_SOURCE<X>;
-using Total = ValueOf<Source, T>;
-
-// `heads` has the flags or the keys.
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
 distscan_reduce(Input x, int64 n, int64 unaligned_head, int64 cached, Total* totals,
                 unsigned* arrived, Totals total, unsigned epoch, const unsigned char* heads,

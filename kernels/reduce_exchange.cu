@@ -1,23 +1,28 @@
 // The kernel that reduces a shard to its total, and exchanges it with the other GPUs of the node.
 // If this GPU gets no offset, the kernel fills the results in place of the scan.
-#include "config.cuh"
-#include "linear/exchange.cuh"
+#include "linear/message.cuh"
 #include "linear/no_result.cuh"
 #include "linear/reduce.cuh"
+#include "source.cuh"
 
 namespace distscan {
 
 DISTSCAN_KERNEL(DISTSCAN_THREADS, DISTSCAN_BLOCKS)
-distscan_reduce_exchange(Input x, Output y, int64 n, int64 unaligned_head, int64 cached, T* totals,
-                         unsigned* arrived, Peers peers, T first, bool has_first, Word* offset,
-                         unsigned epoch) {
-  reduce<Op, T, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>>(
-      x, n, unaligned_head, cached, totals, arrived, [=](T total) {
+distscan_reduce_exchange(Input x, Output y, int64 n, int64 unaligned_head, int64 cached,
+                         Total* totals, unsigned* arrived, Peers peers, T first, bool has_first,
+                         Word* offset, unsigned epoch, const unsigned char* heads) {
+  const Source source = pointer_of<Source>(x, heads, n);
+  reduce<OperatorOf<Source, Op>, Total,
+         Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS, REVERSE>>(
+      source, n, unaligned_head, cached, totals, arrived, [=](Total total) {
+        using Message = distscan::Message<Source, Op, T>;
         __shared__ bool called_off;
         if (warp_index() == 0) {
-          const auto found = Exchange<Op, T>(peers).run(total, false, Prefix<T>{first, has_first});
+          const auto own = Message::of(source, n, total);
+          const Exchange<typename Message::Op, typename Message::Value> exchange(peers);
+          const auto found = Message::offset(exchange.run(own), Prefix<T>{first, has_first}, own);
           if (lane_index() == 0) {
-            Exchange<Op, T>::pass_on(found, offset, epoch);
+            pass_on(found, offset, epoch);
             called_off = found.called_off();
           }
         }

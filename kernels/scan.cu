@@ -27,7 +27,7 @@ using Ops = ScanOps<OperatorOf<Source, Op>, ValueOf<Source, T>, Out, OperatorOf<
                     ValueOf<Source, Partial>, EXCLUSIVE>;
 
 // The first parameters are those of distscan_scan_short. `heads` has the flags or the keys. `row`
-// is for RowItems, `first` for all but Items, `mail` for Items.
+// is for RowItems, which take no `mail`; `first` is for all but Items.
 DISTSCAN_KERNEL(DISTSCAN_THREADS + (DISTSCAN_REDUCERS + DISTSCAN_LOOK_AHEAD_WARPS + 1) * LANES, 1)
 distscan_scan(Input x, Output y, Shard shard, Workspace work, T offset, bool has_offset, Mail mail,
               const unsigned char* heads, RowLength row, T first, Unit unit) {

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..core.arrays import FieldArrays
 from ..core.dtypes import Types
+from ..core.form import Form
 from ..core.operators import Operator
 from ..fsum.words import FixedSum
 
@@ -69,6 +70,7 @@ class Peers(Structure):
         ("limit", UInt64),
         ("rank", Int),
         ("ranks", Int),
+        ("size", Int64),
     )
 
 
@@ -140,6 +142,13 @@ def keyed(dtype: np.dtype[Any], keys: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype([("total", flagged(dtype)), ("ends", keys, 2)])
 
 
+def total_type(acc: np.dtype[Any], form: Form) -> np.dtype[Any]:
+    """Return the type of a shard's total as a kernel sends it; ``acc`` is that in registers."""
+    if not form.segmented:
+        return acc
+    return flagged(acc) if form.keys is None else keyed(acc, form.keys)
+
+
 # ---- kernels ----------------------------------------------------------------------------------
 
 
@@ -174,7 +183,13 @@ def parameters_of(
                             "y": Pointer, "n": Int64, "first": value, "has_first": Bool,
                             "offset": Pointer, "epoch": UInt},
         "reduce_exchange": {**arrays, "n": Int64, "unaligned_head": Int64, "cached": Int64,
-                            "totals": Pointer, "arrived": Pointer, **exchange, "epoch": UInt},
+                            "totals": Pointer, "arrived": Pointer, **exchange, "epoch": UInt,
+                            "heads": Pointer},
+        "row_exchange": {"total": Pointer, "inner": Int64, **exchange, "called_off": Pointer},
+        "gathered_row": {"gathered": Pointer, "pitch": Int64, "inner": Int64, "ranks": Int,
+                         "place": Int, "fault": Pointer, "first": value, "has_first": Bool,
+                         "offset": Pointer, "called_off": Pointer},
+        "fill": {"y": Pointer, "n": Int64, "called_off": Pointer},
         "fused": {**arrays, "shard": Shard, "totals": Totals, **exchange},
         "add": {"y": Pointer, "out": Pointer, "n": Int64, "unaligned_head": Int64, **offset},
         "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start, **unit},

@@ -57,13 +57,12 @@ def scan_kernels(op: Operator, types: Types, arch: str) -> list[KernelRequest]:
         for segmented in (False, True)
         for exclusive in (False, True)
     ]
-    return list(
-        dict.fromkeys(
-            KernelRequest(entry, tuple(definitions(op, types, form, **numbers).items()), arch)
-            for each in forms
-            for entry, form, numbers in _policies(op, types, each, arch)
-        )
-    )
+    requests = [
+        KernelRequest(entry, tuple(definitions(op, types, form, **numbers).items()), arch)
+        for each in forms
+        for entry, form, numbers in _policies(op, types, each, arch)
+    ]
+    return list(dict.fromkeys([*requests, KernelRequest("call_off", (), arch)]))
 
 
 def _policies(
@@ -75,9 +74,7 @@ def _policies(
     reduce = reduce_policy(op, types, reduced, arch)
     numbers: dict[str, int | str] = {"source": f"{source}Pointer", **reduce._asdict()}
     yield "reduce", reduced, numbers
-    if not form.segmented:  # plans whose GPUs exchange totals
-        yield "reduce_exchange", reduced, numbers
-        yield "call_off", reduced, {}
+    yield "reduce_exchange", reduced, numbers  # of plans whose GPUs exchange totals
     source = "FlaggedItems" if form.segmented else "Items"
     # An exclusive scan has a first value.
     first = str(form.segmented and form.exclusive).lower()

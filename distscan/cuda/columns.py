@@ -355,6 +355,11 @@ class _Scan(Kernel):
         elif offset is not None:
             arguments.has_first, self._first[0] = True, offset
 
+    def take_offset(self, row: int, epoch: int) -> None:
+        """Set the address on the GPU of a row of offsets, which is there when the kernel begins."""
+        self.set_offset(None, epoch)
+        self.arguments.offset = row
+
 
 class Scan(_Scan):
     """The kernel of ``kernels/columns/scan.cuh``."""

@@ -139,7 +139,7 @@ class Scan(Kernel):
             arguments.row.starts = sum(1 << i for i in range(0, 32, length))
         #: Whether the kernel can be launched before its offset is known.
         self.can_wait = not (form.segmented or rows)
-        self._mail: Any = arguments.mail if self.can_wait else None
+        self._mail: Any = None if rows else arguments.mail
         # Latency decides for short shards, and an unaligned head would be a tile of another block.
         self._cuts_head = config.entry != "scan_short"
 
@@ -194,6 +194,13 @@ class Scan(Kernel):
         return mail
 
 
+def source_of(form: Form) -> str:
+    """Return the name of what a reduction reads: see kernels/source.cuh."""
+    if form.keys is not None:
+        return f"KeyedBy<{type_name(form.keys)}>::Pointer"
+    return "FlaggedPointer" if form.segmented else "ItemPointer"
+
+
 class Reduce(Kernel):
     """The kernel of ``kernels/linear/reduce.cuh``."""
 
@@ -205,10 +212,7 @@ class Reduce(Kernel):
         policy = reduce_policy(op, types, form, cupy.cuda.Device().compute_capability)
         # The kernel needs no more of the form.
         form = Form(reverse=form.reverse, segmented=form.segmented, keys=form.keys)
-        source = "FlaggedPointer" if form.segmented else "ItemPointer"
-        if form.keys is not None:
-            source = f"KeyedBy<{type_name(form.keys)}>::Pointer"
-        macros = definitions(op, types, form, source=source, **policy._asdict())
+        macros = definitions(op, types, form, source=source_of(form), **policy._asdict())
         super().__init__(self._entry, macros, types.acc, policy.threads, fields=fields_of(types))
         self._n, self._reverse = n, form.reverse
         self._step = _LANES * policy.rows * policy.items

@@ -7,14 +7,14 @@ from typing import Any
 
 import cupy
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
 from .definitions import definitions
 from .kernel import Kernel
-from .peers import FaultWord, OffsetWords, set_exchange
+from .launches import source_of
+from .peers import FaultWord, OffsetRow, OffsetWords, set_exchange
 from .workspace import zeros
 
 _THREADS = 256
@@ -77,14 +77,19 @@ class Communicators(list[Communicator]):
 class GatheredTotals:
     """The total of this rank's shard on its GPU, and those of all ranks.
 
+    A total, or a row of totals, is followed by a word, which is not 0 if the call was refused.
+
     Attributes
     ----------
+    words
+        The words of 8 bytes of a total, with the one that follows it.
     sent, received
-        The addresses of the words of this rank's total, and of all totals [ranks, words].
+        The addresses of this rank's total, and of all totals [ranks, words].
     """
 
     def __init__(self, words: int, ranks: int) -> None:
-        """Allocate for totals of so many words of 8 bytes."""
+        """Allocate for totals of so many words of 8 bytes, and the words that follow them."""
+        words += 1
         self.words, self.ranks = words, ranks
         self._sent, self._received = zeros(words, np.uint64), zeros(words * ranks, np.uint64)
         self.sent, self.received = int(self._sent.data.ptr), int(self._received.data.ptr)
@@ -96,25 +101,44 @@ class GatheredTotals:
 
     def gather_nothing(self, communicator: Communicator, stream: Any) -> None:
         """Queue an exchange without this rank's total: its call was refused."""
-        self._sent.data.memset_async(0, self._sent.nbytes, stream)
+        refused = self._sent[-1:].data
+        refused.memset_async(1, 8, stream)
         self.gather(communicator, stream)
+        refused.memset_async(0, 8, stream)
 
 
 class GatheredOffset(Kernel):
     """The kernel of ``kernels/gathered_offset.cu``."""
 
-    def __init__(self, op: Operator, types: Types, form: Form, n: int) -> None:
+    def __init__(self, op: Operator, types: Types, form: Form, n: int, offset: OffsetWords) -> None:
         """Compile. ``types`` are those in registers."""
-        macros = definitions(op, types, Form(reverse=form.reverse), threads=_THREADS)
+        source = source_of(form)
+        macros = definitions(op, types, Form(reverse=form.reverse), source=source, threads=_THREADS)
         super().__init__("gathered_offset", macros, types.acc, _THREADS)
         self.arguments.n = n
-
-    def seed(self, first: NDArray[Any] | None, acc: np.dtype[Any], words: OffsetWords) -> None:
-        """Set what comes before the first shard, and where the offset goes."""
-        set_exchange(self.arguments, first, acc, words)
+        set_exchange(self.arguments, form.seed, types.acc, offset)
 
     def prepare(self, y: Any, totals: GatheredTotals, fault: FaultWord, place: int) -> None:
         """Set all other arguments but the epoch; ``place`` ranks come before in scan order."""
         arguments = self.arguments
         arguments.y, arguments.gathered, arguments.ranks = y.data.ptr, totals.received, totals.ranks
         arguments.place, arguments.fault = place, fault.pointer
+
+
+class GatheredRow(Kernel):
+    """The kernel of ``kernels/gathered_row.cu``."""
+
+    def __init__(self, op: Operator, types: Types, form: Form, offset: OffsetRow) -> None:
+        """Compile. ``types`` are those in registers."""
+        macros = definitions(op, types, Form(reverse=form.reverse), threads=_THREADS)
+        super().__init__("gathered_row", macros, types.acc, _THREADS)
+        self.blocks = -(-form.extents.inner // _THREADS)
+        arguments = self.arguments
+        arguments.inner, arguments.called_off = form.extents.inner, offset.called_off
+        set_exchange(arguments, form.seed, types.acc, offset)
+
+    def prepare(self, totals: GatheredTotals, fault: FaultWord, place: int) -> None:
+        """Set all other arguments; ``place`` ranks come before in scan order."""
+        arguments = self.arguments
+        arguments.gathered, arguments.pitch = totals.received, totals.words
+        arguments.ranks, arguments.place, arguments.fault = totals.ranks, place, fault.pointer

@@ -3,7 +3,7 @@
 An inbox is memory of one GPU that the others write. Each rank allocates one, sends its handle to
 the others, and opens theirs::
 
-    inbox = Inbox(name, words_of(acc), rank, ranks, reverse=reverse)
+    inbox = Inbox(name, place_words(acc, form), rank, ranks, reverse=reverse)
     handles = comm.allgather(inbox.handle())  # of the caller: nothing here uses MPI
     inbox.open(handles)
 
@@ -24,7 +24,7 @@ from ..core.errors import RankError
 from ..core.form import Form
 from ..core.operators import Operator
 from ..core.steps import WAIT, wait_limit
-from .arguments import Peers, view
+from .arguments import Peers, flagged, total_type, view
 from .definitions import definitions, settable
 from .kernel import Kernel
 from .launches import Reduce, count_unaligned
@@ -32,6 +32,8 @@ from .policy import LaunchConfig
 from .workspace import zeros
 
 _LANES = 32
+_ROW_THREADS = 512
+_FILL_THREADS = 1024
 _DEPTH = 2  # exchanges that an inbox has places for; DEPTH of kernels/linear/exchange.cuh
 # Fault of the same file.
 _FAULTS = {1: "its call was refused", 2: f"it did not call in time (limit: {{:g}} s, {WAIT})"}
@@ -42,13 +44,13 @@ def gpu_uuid() -> bytes:
     return bytes(runtime.getDeviceProperties(cupy.cuda.Device().id)["uuid"])
 
 
-def words_of(dtype: np.dtype[Any]) -> int:
-    """Return the number of status words of an offset: a state, then 4 bytes of the value in each.
+def place_words(acc: np.dtype[Any], form: Form) -> int:
+    """Return the status words of a total: a state, then 4 bytes in each. A row has several totals.
 
-    >>> words_of(np.dtype("f4")), words_of(np.dtype("f8"))
-    (2, 3)
+    >>> place_words(np.dtype("f4"), Form()), place_words(np.dtype("f8"), Form(segmented=True))
+    (2, 5)
     """
-    return 1 + -(-dtype.itemsize // 4)
+    return 1 + -(-total_type(acc, form).itemsize // 4) * form.extents.inner
 
 
 class FaultWord:
@@ -89,7 +91,7 @@ class Inbox:
         This rank and the number of ranks. With ``reverse``, the last rank is the first in the order
         of the scan.
     words
-        The status words of a total.
+        The status words of a total: see ``place_words``.
     gpu
         The number of the GPU.
     is_captured
@@ -143,6 +145,7 @@ class Inbox:
             round(self._limit * 1e9),
             self.ranks - 1 - self.rank if self.reverse else self.rank,
             self.ranks,
+            self.words,
         )
 
     def count(self) -> int:
@@ -170,8 +173,8 @@ class Inbox:
 class OffsetWords:
     """The status words of an offset on the GPU, and behind them a word for the scan's answer."""
 
-    def __init__(self, acc: np.dtype[Any]) -> None:
-        size = words_of(acc)
+    def __init__(self, acc: np.dtype[Any], form: Form) -> None:
+        size = 1 + -(-(flagged(acc) if form.segmented else acc).itemsize // 4)
         self._words = zeros(size + 1, np.uint64)
         self.nbytes = int(self._words.nbytes)
         self.pointer = int(self._words.data.ptr)
@@ -190,10 +193,12 @@ class ReduceExchange(Reduce):
         """Set what comes before the first shard, and where the offset goes."""
         set_exchange(self.arguments, first, acc, words)
 
-    def prepare_exchange(self, x: Any, y: Any, inbox: Inbox, epoch: int) -> None:
+    def prepare_exchange(self, x: Any, y: Any, heads: Any, inbox: Inbox, epoch: int) -> None:
         """Set the other arguments."""
         self._prepare(x, epoch)
         self.arguments.y, self.arguments.peers = y.data.ptr, inbox.arguments
+        if heads is not None:
+            self.arguments.heads = heads.data.ptr
 
 
 class FusedScan(Kernel):
@@ -237,19 +242,73 @@ class FusedScan(Kernel):
 class CallOff(Kernel):
     """The kernel of ``kernels/call_off.cu``: it takes part in an exchange without a total."""
 
-    def __init__(self, op: Operator, types: Types) -> None:
-        """Compile; ``types`` are those in registers."""
-        super().__init__("call_off", definitions(op, types, Form()), types.acc, _LANES)
+    def __init__(self) -> None:
+        """Compile; the kernel is the same for all types."""
+        super().__init__("call_off", {}, np.dtype(np.uint8), _LANES)
 
     def prepare(self, inbox: Inbox) -> None:
         """Set the arguments."""
         self.arguments.peers = inbox.arguments
 
 
+class OffsetRow:
+    """A row of offsets on the GPU, and a word that says whether the call has none.
+
+    Attributes
+    ----------
+    pointer, called_off
+        The addresses of the row [inner], and of the word.
+    """
+
+    def __init__(self, acc: np.dtype[Any], inner: int) -> None:
+        self._row = cupy.empty(inner * acc.itemsize, np.uint8)
+        self._called_off = zeros(1, np.uint32)
+        self.nbytes = int(self._row.nbytes + self._called_off.nbytes)
+        self.pointer, self.called_off = int(self._row.data.ptr), int(self._called_off.data.ptr)
+
+
+class RowExchange(Kernel):
+    """The kernel of ``kernels/row_exchange.cu``: it exchanges a row of totals."""
+
+    def __init__(self, op: Operator, types: Types, form: Form, offset: OffsetRow) -> None:
+        """Compile, and allocate the row of totals. ``types`` are those in registers."""
+        macros = definitions(op, types, Form(), threads=_ROW_THREADS)
+        super().__init__("row_exchange", macros, types.acc, _ROW_THREADS)
+        inner = form.extents.inner
+        self._totals = cupy.empty(inner * types.acc.itemsize, np.uint8)
+        self.nbytes = int(self._totals.nbytes)
+        #: The address of the row of totals.
+        self.totals = int(self._totals.data.ptr)
+        self.arguments.total, self.arguments.inner = self.totals, inner
+        self.arguments.called_off = offset.called_off
+        set_exchange(self.arguments, form.seed, types.acc, offset)
+
+    def prepare(self, inbox: Inbox) -> None:
+        """Set all other arguments."""
+        self.arguments.peers = inbox.arguments
+
+
+class Fill(Kernel):
+    """The kernel of ``kernels/fill.cu``: it follows the scan of a call that may have no offset."""
+
+    def __init__(self, op: Operator, types: Types, n: int, offset: OffsetRow) -> None:
+        """Compile, for results [n]. ``types`` are those in registers."""
+        macros = definitions(op, types, Form(), threads=_FILL_THREADS)
+        super().__init__("fill", macros, types.acc, _FILL_THREADS)
+        self.arguments.n, self.arguments.called_off = n, offset.called_off
+
+    def prepare(self, y: Any) -> None:
+        """Set the results."""
+        self.arguments.y = y.data.ptr
+
+
 def set_exchange(
-    arguments: Any, first: NDArray[Any] | None, acc: np.dtype[Any], words: OffsetWords
+    arguments: Any,
+    first: NDArray[Any] | None,
+    acc: np.dtype[Any],
+    offset: OffsetWords | OffsetRow,
 ) -> None:
     """Set the arguments of an exchange that are the same in each launch."""
-    arguments.offset, arguments.has_first = words.pointer, first is not None
+    arguments.offset, arguments.has_first = offset.pointer, first is not None
     if first is not None:
         settable(view(arguments, "first", acc))[0] = first

@@ -3,7 +3,6 @@
 A strategy's kernels and memory are made once. A call in flight has its memory, stream and total.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import cupy
@@ -19,21 +18,11 @@ from ..core.operators import Operator
 from ..core.steps import Edges, Pending
 from ..fsum.words import unchecked
 from . import columns, launches, workspace
-from .arguments import flagged, keyed
+from .arguments import total_type
 from .definitions import as_numbers, register_types, type_name
 from .kernel import launch, side_by_side
 from .launches import Add, HostTotal, Reduce, checks_window, violation_word
-from .nccl import Communicator, GatheredOffset, GatheredTotals
-from .peers import (
-    CallOff,
-    FaultWord,
-    FusedScan,
-    Inbox,
-    OffsetWords,
-    ReduceExchange,
-    words_of,
-)
-from .policy import fused_config, scan_config
+from .policy import scan_config
 from .workspace import (
     Row,
     Workspace,
@@ -407,243 +396,6 @@ class ScanAdd(Strategy):
         call.end()
 
 
-class OnGpus(Strategy):
-    """A strategy whose GPUs exchange totals themselves; the host waits for nothing.
-
-    A call is queued as a whole. ``begin`` queues it. With ``follows_hosts``, ``finish`` does, when
-    the hosts of the ranks have come to this call. The caller connects the ranks before the first
-    call.
-    """
-
-    captured = ""
-    #: Whether a call waits for ``queue`` or ``finish``.
-    follows_hosts = False
-    #: Whether this GPU has taken part in as many exchanges as the others. They have no other number
-    #: by which they could tell the totals of two calls apart.
-    in_step = True
-
-    def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
-        """Begin the scan of ``x`` into ``out``."""
-        self.are_set = False
-        if not self.in_step:
-            raise RuntimeError(
-                "this plan is out of step with other ranks: in an earlier call, this rank took no "
-                "part in the exchange of totals; make a new plan"
-            )
-        try:
-            call = GpuCall(self, x, out, None, overlap)
-            self._prepare(call)
-        except BaseException:
-            self.call_off()
-            raise
-        if not self.follows_hosts:
-            self.queue(call)
-        return call
-
-    def queue(self, call: Any) -> None:
-        """Queue a call."""
-        self.in_step = False
-        self._launch(call.work, call.epoch, call.stream)
-        self.in_step = call.is_queued = True
-        call.end()
-        self._note_arguments(call)
-
-    def finish(self, call: Any, offset: NDArray[Any] | None) -> None:
-        """End a call, whose result is ready in the order of the current stream.
-
-        Raises RankError if an earlier call of this plan has found no offset.
-        """
-        if not call.is_queued:
-            self.in_step = False  # if ``resume`` raises
-            call.resume()
-            self.queue(call)
-        elif not call.at_once:
-            call.resume()
-            call.end_part()
-        self.raise_fault()
-
-    def repeat(self) -> bool:
-        """Scan the last arrays again, on the stream of the last call alone."""
-        number = self.begin_again()
-        if number is None:
-            return False
-        self.finish_again(number)
-        return True
-
-    def begin_again(self) -> int | None:
-        """Begin to scan the last arrays again; return the call's number, or None: it cannot be."""
-        try:
-            return self._next_number()
-        except runtime.CUDARuntimeError:  # another stream is captured: ``begin`` says so
-            return None
-
-    def finish_again(self, number: int) -> None:
-        """End what ``begin_again`` has begun."""
-        self.in_step = False
-        self._launch(self.work, number & workspace.LAST, self.work.last.stream)
-        self.in_step = True
-        self.raise_fault()
-
-    def check(self) -> None:
-        """Wait for all work of this GPU; raise RankError if a call has found no offset."""
-        cupy.cuda.Device().synchronize()
-        self.raise_fault()
-
-    def call_off(self) -> None:
-        """Queue an exchange without a total: the other GPUs need not wait for this one.
-
-        A graph does not get it: its replays would all be without a total. The plan is out of step
-        then, as after an exception here.
-        """
-        if not self.in_step:
-            return
-        self.are_set = self.in_step = False
-        stream, work = cupy.cuda.get_current_stream(), self.work
-        if is_capturing(stream):
-            return
-        if stream is not work.last.stream:
-            work.last.order(stream)
-        work.last.recorded = False
-        self._launch_call_off(work, stream)
-        self.in_step = True
-        if work.last.at_once:
-            work.last.record()
-
-    def _prepare(self, call: GpuCall) -> None:
-        """Set the arguments of a call's kernels, but the epoch."""
-        raise NotImplementedError
-
-    def _launch(self, work: Any, epoch: int, stream: Any) -> None:
-        """Queue a call."""
-        raise NotImplementedError
-
-    def _launch_call_off(self, work: Any, stream: Any) -> None:
-        """Queue an exchange without a total."""
-        raise NotImplementedError
-
-    def raise_fault(self) -> None:
-        """Raise RankError, once, if a call that has ended has found no offset."""
-        raise NotImplementedError
-
-
-class Fused(OnGpus):
-    """Strategy ``fused``, for GPUs of one node that reach each other's memory.
-
-    One kernel reduces, exchanges its total with those of the other GPUs, and scans. It takes the
-    whole GPU while it waits for another one. With ``follows_hosts``, where nobody has asked for
-    this, and for a shard that is too large, there are two kernels: the reduction, whose last block
-    exchanges the total, and waits alone; and the seeded scan.
-    """
-
-    def __init__(self, op: Operator, types: Types, form: Form, *, follows_hosts: bool) -> None:
-        """Do as ``Strategy``."""
-        self.follows_hosts = follows_hosts
-        super().__init__(op, types, form)
-
-    @side_by_side()
-    def make(self) -> Workspace:
-        """Make the kernels, and the words of the offset between them."""
-        op, types, n, form = self.op, self.types, self.n, self.form
-        found, words = register_types(op, types), OffsetWords(register_types(op, types).acc)
-        call_off = CallOff(op, found)
-        config = None if self.follows_hosts else fused_config(found, n, form)
-        if config is not None:
-            fused = FusedScan(op, found, n, form, config, words=words)
-            return Workspace(scan=fused, call_off=call_off, total=words)
-        reduce = ReduceExchange(op, types, n, form)
-        reduce.seed(form.seed, found.acc, words)
-        scan = self.make_scan(op, types)
-        return Workspace(scan=scan, reduce=reduce, call_off=call_off, total=words)
-
-    def connect(self, inbox: Inbox, release: Callable[[], object]) -> None:
-        """Take inboxes, which are open. ``release`` is called when they are no longer needed."""
-        self.inbox, self._release = inbox, release
-
-    def _prepare(self, call: GpuCall) -> None:
-        if call.work.reduce is None:
-            call.work.scan.prepare(call.x, call.out, self.inbox)
-        else:
-            call.work.reduce.prepare_exchange(call.x, call.out, self.inbox, call.epoch)
-            call.work.scan.prepare(call.x, call.out)
-        if call.work.is_of_a_graph:
-            self.inbox.is_captured = True
-
-    def _launch(self, work: Any, epoch: int, stream: Any) -> None:
-        if work.reduce is None:
-            launch(work.scan, stream)
-            return
-        work.reduce.arguments.epoch = epoch
-        launch(work.reduce, stream)
-        work.scan.take_offset(work.total.pointer, work.total.answer, epoch)
-        launch(work.scan, stream)
-
-    def _launch_call_off(self, work: Any, stream: Any) -> None:
-        work.call_off.prepare(self.inbox)
-        launch(work.call_off, stream)
-
-    def raise_fault(self) -> None:
-        """Raise RankError, once, if a call that has ended has found no offset."""
-        self.inbox.raise_fault()
-
-    def close(self) -> None:
-        """Free the memory once all queued work has ended. Raises as ``check``."""
-        try:
-            super().close()
-        finally:
-            self._release()
-
-
-class Nccl(OnGpus):
-    """Strategy ``nccl``, for GPUs of any nodes: reduction, all-gather of the totals, seeded scan.
-
-    Each call has the steps of ``reduce-scan``; NCCL takes the place of MPI.
-    """
-
-    def __init__(self, op: Operator, types: Types, form: Form, *, ranks: int) -> None:
-        """Do as ``Strategy``, for so many ranks."""
-        self._ranks, self._fault = ranks, FaultWord()
-        super().__init__(op, types, form)
-
-    @side_by_side()
-    def make(self) -> Workspace:
-        """Make the kernels, and the words of totals and of the offset between them."""
-        op, types, n, form = self.op, self.types, self.n, self.form
-        found, words = register_types(op, types), OffsetWords(register_types(op, types).acc)
-        totals = GatheredTotals(words_of(found.acc) - 1, self._ranks)
-        offset = GatheredOffset(op, found, form, n)
-        offset.seed(form.seed, found.acc, words)
-        scan, reduce = self.make_scan(op, types), Reduce(op, types, n, form)
-        return Workspace(
-            scan=scan, reduce=reduce, offset=offset, totals=totals, total=words, fault=self._fault
-        )
-
-    def connect(self, communicator: Communicator) -> None:
-        """Take a communicator of all ranks, which is kept with MPI's."""
-        self._communicator, rank = communicator, communicator.rank
-        self._place = self._ranks - 1 - rank if self.form.reverse else rank
-
-    def _prepare(self, call: GpuCall) -> None:
-        work = call.work
-        work.reduce.prepare(call.x, work.totals.sent, call.epoch)
-        work.scan.prepare(call.x, call.out)
-        work.offset.prepare(call.out, work.totals, self._fault, self._place)
-
-    def _launch(self, work: Any, epoch: int, stream: Any) -> None:
-        work.reduce.arguments.epoch = work.offset.arguments.epoch = epoch
-        launch(work.reduce, stream)
-        work.totals.gather(self._communicator, stream)
-        launch(work.offset, stream)
-        work.scan.take_offset(work.total.pointer, work.total.answer, epoch)
-        launch(work.scan, stream)
-
-    def _launch_call_off(self, work: Any, stream: Any) -> None:
-        work.totals.gather_nothing(self._communicator, stream)
-
-    def raise_fault(self) -> None:
-        """Raise RankError, once, if a call that has ended has found no offset."""
-        self._fault.raise_fault()
-
-
 class ReduceScan(Strategy):
     """Strategy ``reduce-scan``. Each call does the steps of ``cpu.ReduceScan``."""
 
@@ -661,8 +413,7 @@ class ReduceScan(Strategy):
             total: Any = Row(acc, form.extents.inner, types.acc)
         else:
             reduce = Reduce(op, types, n, form)
-            sent = flagged(acc) if form.segmented else acc
-            total = HostTotal(sent if form.keys is None else keyed(acc, form.keys))
+            total = HostTotal(total_type(acc, form))
         return Workspace(
             scan=scan, reduce=reduce, total=total, violation=violation_word(op, reduce)
         )

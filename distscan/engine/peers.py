@@ -7,17 +7,17 @@ from typing import Any, cast
 from uuid import uuid4
 
 import cupy
-import numpy as np
 
 from ..cuda import nccl
-from ..cuda.definitions import register_types
-from ..cuda.peers import Inbox, gpu_uuid, words_of
+from ..cuda.peers import Inbox, gpu_uuid
 from ..cuda.workspace import keep_captured, refuse_capture_of_new
 from ..mpi import communicators
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..mpi.handshake import Handshake
 from .shard_scan import PeerAccess, ShardScan
+
+_WORDS = 2  # of the totals of a first inbox: of 4 bytes, as most plans have them
 
 
 def prove(comm: Comm, strategy: str, *, some: bool, reverse: bool) -> PeerAccess:
@@ -42,7 +42,7 @@ def prove(comm: Comm, strategy: str, *, some: bool, reverse: bool) -> PeerAccess
     if node.nodes > 1:
         return PeerAccess("the ranks are on several nodes", None)
     try:
-        release(acquire(comm, np.dtype(np.float32), reverse=reverse))
+        release(acquire(comm, _WORDS, reverse=reverse))
         return PeerAccess("", Handshake(comm, reverse=reverse) if strategy == "auto" else None)
     except (OSError, NotImplementedError) as error:  # on every rank
         return PeerAccess(str(error), None)
@@ -54,8 +54,7 @@ def connect(scan: ShardScan, comm: Comm) -> None:
     if scan.strategy == "nccl":
         steps.connect(_nccl_communicator(comm))
         return
-    acc = register_types(scan.op, scan.types).acc
-    inbox = acquire(comm, acc, reverse=scan.form.reverse)
+    inbox = acquire(comm, steps.place_words, reverse=scan.form.reverse)
     finalizer = weakref.finalize(steps, release, inbox)
     finalizer.atexit = False
     steps.connect(inbox, finalizer)
@@ -84,13 +83,13 @@ def _nccl_communicator(comm: Comm) -> nccl.Communicator:
 _free: list[Inbox] = []
 
 
-def acquire(comm: Comm, acc: np.dtype[Any], *, reverse: bool) -> Inbox:
-    """Return inboxes for totals of type ``acc``, the same on all ranks; collective.
+def acquire(comm: Comm, words: int, *, reverse: bool) -> Inbox:
+    """Return inboxes for totals of so many status words, the same on all ranks; collective.
 
     They have served a plan before, or are new. Raises NotImplementedError on every rank if GPUs do
     not reach each other's memory.
     """
-    words, gpu = words_of(acc), cupy.cuda.Device().id
+    gpu = cupy.cuda.Device().id
     kind = words, comm.rank, comm.size, reverse, gpu
     offered: dict[str, Inbox] = {}
     try:

@@ -111,17 +111,21 @@ def make(
         and not sweeps.is_compiled(op, types),
         segmented=form.segmented,
         local=not extents.goes_on,
-        alone=_fault_of_gpus(op, types, form, gpu, peers),
+        alone=_FOR_GPUS
+        if gpu is None
+        else _fault_of_gpus(peers, _fault_of_scan(op, types, form, segments)),
     )
     follows_hosts = strategy == "fused" and run_options.strategy == "auto"
     backend: Any = cpu
+    steps_name = _STEPS[strategy]
     sizes: dict[str, Any] = {"threads": binding.threads(run_options.threads)}
     if isinstance(op, DigitSum):
         backend, sizes = digit_steps, {"gpu": gpu}
     elif gpu is not None:
         # A CPU job need not have CuPy.
-        from ..cuda import steps as backend  # noqa: PLC0415
+        from ..cuda import exchange_steps, steps  # noqa: PLC0415
 
+        backend = exchange_steps if strategy in GPU_STRATEGIES else steps
         if strategy == "scan-add" and (extents.inner > 1 or types.x.names):
             what = "tuples of arrays" if types.x.names else "axis=0"
             raise ValueError(f"strategy 'scan-add' takes no {what} on a GPU; use 'reduce-scan'")
@@ -130,7 +134,9 @@ def make(
             sizes = {"ranks": ranks}
         elif strategy == "fused":
             sizes = {"follows_hosts": follows_hosts}
-    made = getattr(backend, _STEPS[strategy])(op, types, form, **sizes)
+        if strategy in GPU_STRATEGIES and extents.inner > 1:
+            steps_name += "Rows"
+    made = getattr(backend, steps_name)(op, types, form, **sizes)
     if isinstance(op, FixedSum) and op.check is not None:
         made = CheckedSteps(made, op.check)
     across = extents.goes_on and ranks > 1
@@ -171,7 +177,8 @@ def make(
     )
 
 
-#: The classes of the steps, in the modules of the backends. CPUs have no GPU_STRATEGIES.
+#: The classes of the steps, in the modules of the backends. CPUs have no GPU_STRATEGIES, of which
+#: rows of totals have classes of their own.
 _STEPS: dict[str, str] = {
     "scan-add": "ScanAdd",
     "reduce-scan": "ReduceScan",
@@ -198,25 +205,29 @@ def _shown(first: Any) -> Any:
 
 #: The strategies of which the GPUs exchange totals themselves.
 GPU_STRATEGIES = {"fused", "nccl"}
+#: The longest row of totals, in bytes, that GPUs exchange themselves. Up to here, one block does it
+#: in some microseconds, and an inbox has two megabytes at most for 8 ranks.
+LONGEST_ROW = 64 << 10
 _FOR_GPUS = "it is for GPUs"
 _FOR_PLANS = "it is for plans whose calls do not agree on faults"
 
 
-def _fault_of_gpus(
-    op: Operator, types: Types, form: Form, gpu: int | None, peers: PeerAccess | None
-) -> str:
+def _fault_of_gpus(peers: PeerAccess | None, fault_of_scan: str) -> str:
     """Return why GPUs cannot exchange the totals of a shard themselves; empty if they can."""
-    if gpu is None:
-        return _FOR_GPUS
+    return fault_of_scan or (_FOR_PLANS if peers is None else peers.fault)
+
+
+def _fault_of_scan(op: Operator, types: Types, form: Form, segments: np.dtype[Any] | None) -> str:
+    """Return why GPUs exchange no totals of such scans themselves; empty if they do."""
     if isinstance(op, DigitSum | FixedSum):
         return "it has no exact sums"
-    if form.segmented:
-        return "it takes no segments"
-    if form.extents.inner > 1:
-        return "it does not take axis=0 of arrays of more dimensions"
-    if types.x.names:
-        return "it takes no tuples of arrays"
-    return _FOR_PLANS if peers is None else peers.fault
+    if form.segmented and form.keys is None and segments != np.bool_:
+        return f"its kernels do not compare keys of type {segments}"
+    if form.segmented and form.keys is None and form.reverse:
+        return "it takes no flags of segments in a reverse scan, only keys"
+    if form.extents.inner * types.acc.itemsize > LONGEST_ROW:
+        return f"a row of totals has more than {LONGEST_ROW >> 10} KiB"
+    return "it takes no tuples of arrays" if types.x.names else ""
 
 
 def _strategy(

@@ -76,8 +76,8 @@ struct FlaggedItems {
             reinterpret_cast<Bits*>(Place::bytes(stage))};
   }
   template <class T>
-  __device__ static Offset<Flagged<T>> offset(Prefix<T> offset, const Mail&, T) {
-    return {{{offset.value, 0}, offset.some}, {}};
+  __device__ static Offset<Flagged<T>> offset(Prefix<T> offset, const Mail& mail, T) {
+    return {{{offset.value, 0}, offset.some}, mail};
   }
   template <class T>
   __device__ T item(const Shard& shard, int64 i) const {

@@ -98,7 +98,8 @@ struct Fused {
   Prefix<T> first;  // what comes before the first GPU
   Word* offset;     // [Offset<T>::SIZE]
   const Exchange<Op, T>& exchange;
-  Memory& memory;  // shared
+  unsigned number;  // of the exchange
+  Memory& memory;   // shared
   int64 begin;
   int count;
   int parts;  // the warp tiles of the run that have elements
@@ -188,7 +189,7 @@ struct Fused {
     const T run =
         count == 0 ? head.value : join<Op>(head, broadcast(inclusive, (parts - 1) / each)).value;
     const int64 block = blockIdx.x;
-    if (lane_index() == 0) publish(totals, block, run, exchange.number);
+    if (lane_index() == 0) publish(totals, block, run, number);
 
     // ---- 2. what comes before each warp tile, in the run; before the first one, only a head -----
     Prefix<T> before = lane_index() > 0 ? join<Op>(head, exclusive) : head;
@@ -200,8 +201,7 @@ struct Fused {
 
     // ---- 3. what comes before the run, on this GPU ----------------------------------------------
     LookAhead<Op, T, 5> ahead;  // 160 multiprocessors: at once; of more, in two trips
-    const Prefix<T> blocks =
-        ahead.up_to(block, totals, exchange.number, [] { return Prefix<T>{}; });
+    const Prefix<T> blocks = ahead.up_to(block, totals, number, [] { return Prefix<T>{}; });
     if (block == gridDim.x - 1) exchange.send(join<Op>(blocks, run).value);
     if (lane_index() == 0) memory.blocks = blocks;
   }
@@ -212,11 +212,11 @@ struct Fused {
   __device__ void find_offset() const {
     TilePrefix<T> found;
     if (blockIdx.x == 0) {
-      found = exchange.receive(first);
-      if (lane_index() == 0) exchange.pass_on(found, offset, exchange.number);
+      found = seed<Op>(exchange.receive(), first);
+      if (lane_index() == 0) pass_on(found, offset, number);
     } else {
       const Offset<T> passed_on{{}, {nullptr, offset, nullptr}};
-      found = passed_on.heard(exchange.number, exchange.peers.limit + Deadline::LIMIT);
+      found = passed_on.heard(number, exchange.inboxes.peers.limit + Deadline::LIMIT);
     }
     if (lane_index() == 0) memory.offset = found;
   }
@@ -317,8 +317,19 @@ __device__ void fused(const Source& source, typename Ops::Y* y /* [n] */, const 
   const int64 items =
       count > 0 ? shard.end<Shape>(begin + count - 1) - shard.begin<Shape>(begin) : 0;
   const int parts = static_cast<int>((items + Fused::WARP_TILE - 1) / Fused::WARP_TILE);
-  const Fused fused{source,   y,      shard, totals, first, offset,
-                    exchange, memory, begin, count,  parts, heads > 0 && block == 0};
+  const Fused fused{source,
+                    y,
+                    shard,
+                    totals,
+                    first,
+                    offset,
+                    exchange,
+                    exchange.inboxes.number,
+                    memory,
+                    begin,
+                    count,
+                    parts,
+                    heads > 0 && block == 0};
   fused.run();
 }
 

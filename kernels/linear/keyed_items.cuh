@@ -77,8 +77,8 @@ struct KeyedItems {
             Shape::REVERSE ? at + Shape::SIZE == shard.n : at == 0};
   }
   template <class T>
-  __device__ static Offset<Flagged<T>> offset(Prefix<T> offset, const Mail&, T) {
-    return {{{offset.value, 0}, offset.some}, {}};
+  __device__ static Offset<Flagged<T>> offset(Prefix<T> offset, const Mail& mail, T) {
+    return {{{offset.value, 0}, offset.some}, mail};
   }
   template <class T>
   __device__ T item(const Shard& shard, int64 i) const {

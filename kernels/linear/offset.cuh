@@ -38,6 +38,24 @@ struct Mail {
   Word* answer;           // [1], in pinned host memory: the State that was passed on
 };
 
+// The offset after all earlier shards, which combine to `before`; `first` comes before them all.
+template <class Op, class T>
+__device__ TilePrefix<T> seed(const TilePrefix<T>& before, const Prefix<T>& first) {
+  const Prefix<T> all = before.prefix();
+  return TilePrefix<T>::of(all.some ? join<Op>(first, all.value) : first, before.called_off());
+}
+
+// Pass the offset on to other warps of this GPU, beside `epoch`; by one lane.
+template <class T>
+__device__ void pass_on(const TilePrefix<T>& offset, Word* to /* [1 + WORDS] */, unsigned epoch) {
+  Words<T> words;
+  words.word[WORDS<T> - 1] = 0;
+  words.value = offset.value;
+  const Word high = static_cast<Word>(epoch) << 32;
+  for (int w = 0; w < WORDS<T>; ++w) store_word(to + 1 + w, high | words.word[w]);
+  store_word(to, high | static_cast<unsigned>(offset.state));
+}
+
 template <class T>
 struct Offset {
   static constexpr int SIZE = 1 + WORDS<T>;

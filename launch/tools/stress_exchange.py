@@ -31,6 +31,14 @@ TYPES = [line.split() for line in (
     "latest i i",
 )]  # fmt: skip
 STRATEGIES = ["fused", "auto", "nccl"]
+SEGMENTS = [None, None, None, "?", "b", "i", "d"]  # flags, and keys
+LONGEST_ROW = 64 << 10  # bytes, as engine/shard_scan.py has it
+
+
+def draw_marks(rng: np.random.Generator, dtype: str, n: int) -> Any:
+    """Draw flags or keys, of no runs, few or many."""
+    heads = rng.random(n) < rng.choice([0, 1 / n, 20 / n, 0.3])
+    return cupy.asarray(heads if dtype == "?" else (np.cumsum(heads) % 7).astype(dtype))
 
 
 def draw_data(rng: np.random.Generator, dtype: np.dtype[Any], n: int) -> Any:
@@ -69,16 +77,24 @@ class Campaign:
         exclusive, reverse = (bool(flag) for flag in rng.random(2) < 0.3)
         initial = None if rng.random() < 0.6 else {"compose": 5 << 32 | 7}.get(name, 1)
         calls = int(rng.integers(1, 2 * self.options.each))
-        n = int(np.exp(local.random() * np.log(most))) + 1
+        segments, inner = SEGMENTS[rng.integers(len(SEGMENTS))], 1
+        if segments == "?" and reverse:
+            segments = None
+        if segments is None and rng.random() < 0.3:
+            inner = int(np.exp(rng.random() * np.log(LONGEST_ROW // np.dtype("D").itemsize))) + 1
+        rows = int(np.exp(local.random() * np.log(max(most // inner, 1)))) + 1
+        n, shape = rows * inner, rows if inner == 1 else (rows, inner)
         buffer = cupy.asarray(draw_data(local, np.dtype(x_type), 2 * n + 64))
         out, want = (cupy.empty(n + 16, out_type) for _ in range(2))
+        marks = None if segments is None else draw_marks(local, segments, 2 * n + 64)
+        form = {
+            "exclusive": exclusive, "reverse": reverse, "initial": initial,
+            "axis": None if inner == 1 else 0, "segments": segments,
+        }  # fmt: skip
         made = [
-            distscan.Plan(
-                self.comm, n, x_type, op, exclusive=exclusive, reverse=reverse, initial=initial,
-                out_dtype=out_type, strategy=strategy,
-            )
-            for strategy in (strategy, "reduce-scan")
-        ]  # fmt: skip
+            distscan.Plan(self.comm, shape, x_type, op, out_dtype=out_type, strategy=each, **form)
+            for each in (strategy, "reduce-scan")
+        ]
         for call in range(calls):
             begin, skipped = (int(local.integers(limit)) for limit in (n + 64, 16))
             x, y = buffer[begin : begin + n], out[skipped : skipped + n]
@@ -86,13 +102,15 @@ class Campaign:
                 x, y = buffer[:n], out[:n]
                 buffer[: n + 1] = buffer[begin : begin + n + 1].copy()
             y.data.memset_async(POISON, y.nbytes)
-            made[0](x, y)
-            self.compare(y, made[1](x, want[:n]))
+            x, y = x.reshape(shape), y.reshape(shape)
+            heads = None if marks is None else marks[begin : begin + n]
+            made[0](x, y, heads)
+            self.compare(y, made[1](x, want[:n].reshape(shape), heads))
             if local.random() < 0.001:
                 time.sleep(0.01)
-        self.calls[made[0].strategy] += calls
-        self.end(made, f"{strategy}: {name} {x_type} {out_type}, {n} elements on this rank, "
-                       f"exclusive {exclusive}, reverse {reverse}, initial {initial}")  # fmt: skip
+        kind = "rows" if inner > 1 else {None: "plain", "?": "flags"}.get(segments, "keys")
+        self.calls[f"{made[0].strategy} {kind}"] += calls
+        self.end(made, f"{strategy}: {name} {x_type} {out_type}, {shape} on this rank, {form}")
         return calls
 
     def graph(self) -> int:

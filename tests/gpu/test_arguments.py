@@ -9,7 +9,7 @@ import pytest
 from distscan.core.form import Extents, Form
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import arguments, kernel
+from distscan.cuda import arguments, exchange_steps, kernel
 from distscan.cuda.reductions import TileKernels
 from support.compiling import (
     TextbookPolicy,
@@ -35,7 +35,8 @@ STRUCTURES = [kind for kind in vars(arguments).values()
 ACC = np.dtype(np.float32)
 ENTRIES = ["scan", "scan_short", "reduce", "add", "textbook", "columns", "columns_per_thread",
            "columns_reduce", "compact", "gather", "tile_totals", "find_cuts",
-           "call_off", "reduce_exchange", "fused", "gathered_offset"]  # fmt: skip
+           "call_off", "reduce_exchange", "fused", "gathered_offset", "row_exchange",
+           "gathered_row", "fill"]  # fmt: skip
 TYPES = [("sum", "f"), ("prod", "D")]
 
 
@@ -55,8 +56,11 @@ def every_kernel(arch):
                 strategy(operator, types, of_size(1 << 20, inner=inner))
         TileKernels(np.dtype("f"))
         for n in (1 << 20, 1 << 40):
-            cuda.Fused(operator, types, of_size(n), follows_hosts=False)
-        cuda.Nccl(operator, types, of_size(1 << 20), ranks=4)
+            exchange_steps.Fused(operator, types, of_size(n), follows_hosts=False)
+        exchange_steps.Nccl(operator, types, of_size(1 << 20), ranks=4)
+        rows = of_size(1 << 20, inner=64)
+        exchange_steps.FusedRows(operator, types, rows, follows_hosts=True)
+        exchange_steps.NcclRows(operator, types, rows, ranks=4)
     return dict.fromkeys([*kernels, *columns, *compactions(arch, [4])])
 
 

@@ -33,7 +33,7 @@ class Ranks:
     """Inboxes on one GPU, in the order of the scan."""
 
     def __init__(self, cp, acc, ranks=RANKS):
-        words = peers.words_of(acc)
+        words = self.words = peers.place_words(acc, Form())
         self.inboxes = [cp.zeros(ranks * (2 * words + 1), np.uint64) for _ in range(ranks)]
         self.numbers = cp.zeros((ranks, 1), np.uint32)
         self.pointers = cp.asarray([inbox.data.ptr for inbox in self.inboxes], np.uint64)
@@ -41,14 +41,15 @@ class Ranks:
 
     def inbox(self, place):
         number, fault = self.numbers[place].data.ptr, self.faults[place].pointer
-        arguments = self.pointers.data.ptr, number, fault, LIMIT, place, len(self.inboxes)
+        ranks = len(self.inboxes)
+        arguments = self.pointers.data.ptr, number, fault, LIMIT, place, ranks, self.words
         return SimpleNamespace(arguments=Peers(*arguments))
 
 
 def make(op, types, form, n):
     """The kernel of one rank, with its words."""
     found = register_types(op, types)
-    words = peers.OffsetWords(found.acc)
+    words = peers.OffsetWords(found.acc, form)
     scan = peers.FusedScan(op, found, n, form, policy.fused_config(found, n, form), words=words)
     return scan, words
 

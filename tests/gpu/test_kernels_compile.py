@@ -26,7 +26,7 @@ from support.steps import of_size
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.bench.textbook import BLOCK_SCANS, CHAINS, THREADS, TextbookPolicy
 from distscan.core.operators import Predicate
-from distscan.cuda import kernel, launches, steps
+from distscan.cuda import exchange_steps, kernel, launches, steps
 from distscan.cuda.compaction import compact_policy
 from distscan.cuda.definitions import predicate_body, type_name
 from distscan.cuda.policy import scan_policy
@@ -563,13 +563,53 @@ def test_the_loads_of_a_step_are_queued_together():
 def test_exchange_compiles_without_spills(arch):
     """For every type of the running value; by one kernel and by two."""
     kernels = fused_kernels(EVERY if arch == "90" else SOME, arch)
-    chosen = [kernel for kernel in kernels if kernel.entry in {"reduce_exchange", "fused"}]
-    chosen += {
-        kernel.macros[1]: kernel for kernel in kernels if kernel.entry == "call_off"
-    }.values()  # one for each type T
-    assert {kernel.entry for kernel in chosen} == {"reduce_exchange", "fused", "call_off"}
+    entries = {"reduce_exchange", "fused", "call_off"}
+    chosen = [each for each in kernels if each.entry in entries]
+    assert {each.entry for each in chosen} == entries
     assert len(chosen) > 40
     check(sample(dict.fromkeys(chosen), 8), arch)
+
+
+EXCHANGED_FORMS = {
+    "flags": Form(segmented=True),
+    "flags, exclusive": Form(segmented=True, exclusive=True, seed=np.array(1)),
+    "keys of 1 byte": Form(segmented=True, keys=np.dtype("u1")),
+    "keys of 8 bytes, reverse": Form(segmented=True, keys=np.dtype("f8"), reverse=True),
+    "half keys": Form(segmented=True, keys=np.dtype("f2")),
+}
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("form", EXCHANGED_FORMS.values(), ids=EXCHANGED_FORMS)
+def test_exchange_of_segments_compiles_without_spills(form):
+    """The totals of shards with flags or keys, on the way by peer memory and by NCCL."""
+    with absent_gpu("90") as kernels:
+        for case in SOME:
+            operator, types = resolved(*case)
+            if not types.x.names:
+                exchange_steps.Fused(operator, types, of_size(1 << 20, form), follows_hosts=True)
+                exchange_steps.Nccl(operator, types, of_size(1 << 20, form), ranks=4)
+    chosen = [each for each in kernels if each.entry in {"reduce_exchange", "gathered_offset"}]
+    assert len(chosen) > 10
+    check(sample(dict.fromkeys(chosen), 8), "90")
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+def test_exchange_of_rows_compiles_without_spills():
+    """For every type of the running value, in both directions."""
+    with absent_gpu("90") as kernels:
+        for case, reverse in product(EVERY, (False, True)):
+            operator, types = resolved(*case)
+            if not types.x.names:
+                rows = of_size(1 << 20, Form(reverse=reverse), inner=64)
+                exchange_steps.FusedRows(operator, types, rows, follows_hosts=False)
+                exchange_steps.NcclRows(operator, types, rows, ranks=4)
+    entries = {"row_exchange", "gathered_row", "fill"}
+    chosen = [each for each in kernels if each.entry in entries]
+    assert {each.entry for each in chosen} == entries
+    check(sample(dict.fromkeys(chosen), 8), "90")
 
 
 @pytest.mark.compile
@@ -588,7 +628,7 @@ def test_gathered_offsets_compile_without_spills():
         for case, form in product(EVERY, (PLAIN, Form(reverse=True))):
             operator, types = resolved(*case)
             if not types.x.names:
-                cuda.Nccl(operator, types, of_size(1 << 20, form), ranks=4)
+                exchange_steps.Nccl(operator, types, of_size(1 << 20, form), ranks=4)
     chosen = [kernel for kernel in kernels if kernel.entry == "gathered_offset"]
     assert len(chosen) > 40
     check(sample(dict.fromkeys(chosen), 8), "90")
@@ -601,5 +641,5 @@ def fused_kernels(cases, arch, form=PLAIN):
             operator, types = resolved(*case)
             if not types.x.names:
                 for n in (1 << 10, 1 << 20, 1 << 23, 1 << 40):
-                    cuda.Fused(operator, types, of_size(n, form), follows_hosts=False)
+                    exchange_steps.Fused(operator, types, of_size(n, form), follows_hosts=False)
     return list(kernels)

@@ -12,7 +12,7 @@ from distscan.core.form import Form
 from support.steps import of_size
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
-from distscan.cuda import catalogue, kernel, steps
+from distscan.cuda import catalogue, exchange_steps, kernel, steps
 from support.compiling import absent_gpu
 
 pytestmark = pytest.mark.one_rank
@@ -29,8 +29,7 @@ def kernels_of_scans(op, code, arch, sizes):
             for n in sizes:
                 for strategy in (steps.SinglePass, steps.ReduceScan):
                     strategy(operator, types, of_size(n, form))
-                if not segmented:
-                    steps.Fused(operator, types, of_size(n, form), follows_hosts=True)
+                exchange_steps.Fused(operator, types, of_size(n, form), follows_hosts=True)
     return kernels
 
 

@@ -24,6 +24,7 @@ from distscan.bench.textbook import TextbookPolicy, TextbookScan  # noqa: E402
 from distscan.cuda import (  # noqa: E402
     columns,
     compaction,
+    exchange_steps,
     kernel,
     launches,
     peers,
@@ -57,8 +58,8 @@ class KernelRequest(NamedTuple):
     def name(self) -> str:
         """Short: the entry, the operator, the type of x. Some share one."""
         macros = dict(self.macros)
-        op = re.findall('"operator (.*)"', str(macros["combine.h"]))[0]
-        return f"{self.entry} {op} {macros['DISTSCAN_X']}".replace("<", "_").replace(">", "")
+        op = "".join(re.findall('"operator (.*)"', str(macros.get("combine.h"))))
+        return f"{self.entry} {op} {macros.get('DISTSCAN_X')}".replace("<", "_").replace(">", "")
 
     def build(self, arch: str) -> tuple[bytes, str]:
         return kernel.build(f"{self.entry}.cu", dict(self.macros), arch)
@@ -79,10 +80,13 @@ def absent_gpu(arch: str) -> Iterator[dict[KernelRequest, None]]:
     gpu.cuda.Device().attributes = {"MultiProcessorCount": 100, "L2CacheSize": 50 << 20}
     gpu.zeros().data.ptr = gpu.empty().data.ptr = 0
     with ExitStack() as stack:
-        for module in (columns, compaction, peers, policy, launches, steps, workspace, cuda):
+        modules = columns, compaction, exchange_steps, peers, policy, launches, steps, workspace
+        for module in modules:
             stack.enter_context(patch.object(module, "cupy", gpu))
-        for name in ("FaultWord", "HostTotal", "Row", "Workspace", "violation_word"):
-            stack.enter_context(patch.object(cuda, name))
+        for name in ("HostTotal", "Row", "Workspace", "violation_word"):
+            stack.enter_context(patch.object(steps, name))
+        for name in ("FaultWord", "Workspace"):
+            stack.enter_context(patch.object(exchange_steps, name))
         for module in (steps, workspace):
             stack.enter_context(patch.object(module, "is_capturing", lambda stream: False))
         stack.enter_context(patch.object(Kernel, "load", record))
