@@ -102,6 +102,12 @@ class Steps(Protocol):
         Columns that ``put`` has scanned are left alone.
         """
 
+    def move(self, x: Any, out: Any) -> bool:
+        """Let ``repeat`` scan these arrays in place of the last ones; return whether it will.
+
+        They differ from the last ones in their addresses alone.
+        """
+
     def repeat(self) -> bool:
         """Scan the arrays of the last call again if one launch does it; return whether it did.
 

@@ -105,6 +105,10 @@ class _Steps:
         """Return whether a kernel that checks elements has seen one outside of the window."""
         return self.sweeps.window_violated
 
+    def move(self, x: Any, out: Any) -> bool:
+        """Return False: kernels keep the addresses of the last arrays."""
+        return False
+
     def repeat(self) -> bool:
         """Return False: only ``SinglePass`` can repeat a call."""
         return False

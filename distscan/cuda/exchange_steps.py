@@ -70,7 +70,7 @@ class OnGpus(Strategy):
             )
         try:
             call = GpuCall(self, x, out, segments, overlap)
-            self._prepare(call)
+            self._set_arrays(call.work, call.x, call.out, call.heads)
         except BaseException:
             self.call_off()
             raise
@@ -147,10 +147,6 @@ class OnGpus(Strategy):
         if work.last.at_once:
             work.last.record()
 
-    def _prepare(self, call: GpuCall) -> None:
-        """Set the arguments of a call's kernels, but the epoch."""
-        raise NotImplementedError
-
     def _launch(self, work: Any, epoch: int, stream: Any) -> None:
         """Queue a call."""
         raise NotImplementedError
@@ -200,13 +196,12 @@ class Fused(OnGpus):
         """Take inboxes, which are open. ``release`` is called when they are no longer needed."""
         self.inbox, self._release = inbox, release
 
-    def _prepare(self, call: GpuCall) -> None:
-        work = call.work
+    def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
         if work.reduce is None:
-            work.scan.prepare(call.x, call.out, self.inbox)
+            work.scan.prepare(x, out, self.inbox)
         else:
-            work.reduce.prepare_exchange(call.x, call.out, call.heads, self.inbox, call.epoch)
-            work.scan.prepare(call.x, call.out, call.heads)
+            work.reduce.prepare_exchange(x, out, heads, self.inbox)
+            work.scan.prepare(x, out, heads)
         if work.is_of_a_graph:
             self.inbox.is_captured = True
 
@@ -253,12 +248,11 @@ class FusedRows(Fused):
             total=row,
         )
 
-    def _prepare(self, call: GpuCall) -> None:
-        work = call.work
-        work.reduce.prepare(call.x, work.exchange.totals, call.epoch)
+    def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
+        work.reduce.prepare(x, work.exchange.totals, 0)
         work.exchange.prepare(self.inbox)
-        work.scan.prepare(call.x, call.out)
-        work.fill.prepare(call.out)
+        work.scan.prepare(x, out)
+        work.fill.prepare(out)
         if work.is_of_a_graph:
             self.inbox.is_captured = True
 
@@ -299,11 +293,10 @@ class Nccl(OnGpus):
         self._communicator, rank = communicator, communicator.rank
         self._place = self._ranks - 1 - rank if self.form.reverse else rank
 
-    def _prepare(self, call: GpuCall) -> None:
-        work = call.work
-        work.reduce.prepare(call.x, work.totals.sent, call.epoch, call.heads)
-        work.exchange.prepare(call.out, work.totals, self._fault, self._place)
-        work.scan.prepare(call.x, call.out, call.heads)
+    def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
+        work.reduce.prepare(x, work.totals.sent, 0, heads)  # its epoch: `_launch`
+        work.exchange.prepare(out, work.totals, self._fault, self._place)
+        work.scan.prepare(x, out, heads)
 
     def _launch(self, work: Any, epoch: int, stream: Any) -> None:
         work.reduce.arguments.epoch = work.exchange.arguments.epoch = epoch
@@ -340,12 +333,11 @@ class NcclRows(Nccl):
             fault=self._fault,
         )
 
-    def _prepare(self, call: GpuCall) -> None:
-        work = call.work
-        work.reduce.prepare(call.x, work.totals.sent, call.epoch)
+    def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
+        work.reduce.prepare(x, work.totals.sent, 0)
         work.exchange.prepare(work.totals, self._fault, self._place)
-        work.scan.prepare(call.x, call.out)
-        work.fill.prepare(call.out)
+        work.scan.prepare(x, out)
+        work.fill.prepare(out)
 
     def _launch(self, work: Any, epoch: int, stream: Any) -> None:
         launch(work.reduce, stream)

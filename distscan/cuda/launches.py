@@ -234,13 +234,13 @@ class Reduce(Kernel):
 
     def prepare(self, x: Any, total: int, epoch: int, heads: Any = None) -> None:
         """Set all arguments. The shard's total goes to the address ``total``, with ``epoch``."""
-        self._prepare(x, epoch)
-        self._total.words = total
+        self._prepare(x)
+        self._total.words, self.arguments.epoch = total, epoch
         if heads is not None:
             self.arguments.heads = heads.data.ptr
 
-    def _prepare(self, x: Any, epoch: int) -> None:
-        """Set the arguments of the shard, and the epoch."""
+    def _prepare(self, x: Any) -> None:
+        """Set the arguments of the shard."""
         head = count_unaligned(x, self._n, reverse=self._reverse)
         self.blocks = max(1, min(-(-(self._n - head) // self._step), self._most_blocks))
         arguments = self.arguments
@@ -248,7 +248,7 @@ class Reduce(Kernel):
             point(arguments, "x", x)
         else:
             arguments.x = x.data.ptr
-        arguments.unaligned_head, arguments.epoch = head, epoch
+        arguments.unaligned_head = head
 
 
 class Add(Kernel):

@@ -193,9 +193,9 @@ class ReduceExchange(Reduce):
         """Set what comes before the first shard, and where the offset goes."""
         set_exchange(self.arguments, first, acc, words)
 
-    def prepare_exchange(self, x: Any, y: Any, heads: Any, inbox: Inbox, epoch: int) -> None:
-        """Set the other arguments."""
-        self._prepare(x, epoch)
+    def prepare_exchange(self, x: Any, y: Any, heads: Any, inbox: Inbox) -> None:
+        """Set the other arguments but the epoch."""
+        self._prepare(x)
         self.arguments.y, self.arguments.peers = y.data.ptr, inbox.arguments
         if heads is not None:
             self.arguments.heads = heads.data.ptr

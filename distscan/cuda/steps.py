@@ -123,8 +123,20 @@ class Strategy:
             call.stream.synchronize()
         return bool(call.work.violation.since(call.epoch))
 
+    def move(self, x: Any, out: Any) -> bool:
+        """Let ``repeat`` scan these arrays, which differ from the last ones in address alone."""
+        aligned = x.data.ptr % x.dtype.alignment == out.data.ptr % out.dtype.alignment == 0
+        if self.are_set and aligned:
+            self._set_arrays(self.work, x, out)
+            return True
+        return False
+
+    def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
+        """Set the arrays in the arguments of all kernels; of strategies that ``repeat``."""
+        raise NotImplementedError
+
     def repeat(self) -> bool:
-        """Return False: only ``SinglePass`` can repeat a call."""
+        """Return False: only strategies of one part can repeat a call."""
         return False
 
     def _note_arguments(self, call: "GpuCall") -> None:
@@ -338,12 +350,15 @@ class SinglePass(Strategy):
             return
         stream, scan = call.stream if call.at_once else call.resume(), call.work.scan
         call.work.last.recorded = False
-        scan.prepare(call.x, call.out, call.heads)
+        self._set_arrays(call.work, call.x, call.out, call.heads)
         row = call.work.total
         scan.set_offset(offset if row is None else row, call.epoch)
         launch(scan, stream)
         call.end()
         self._note_arguments(call)
+
+    def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
+        work.scan.prepare(x, out, heads)
 
     def repeat(self) -> bool:
         """Scan the last arrays again, on the stream of the last call alone."""

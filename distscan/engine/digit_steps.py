@@ -127,6 +127,10 @@ class ReduceScan:
         chunk = (_CHUNK if xp is np else _GPU_CHUNK) // self._rows
         return parts(x.shape, max(1, chunk))
 
+    def move(self, x: Any, out: Any) -> bool:
+        """Return False, as ``repeat``."""
+        return False
+
     def repeat(self) -> bool:
         """Return False: no arguments are kept."""
         return False

@@ -1,5 +1,6 @@
 """The calls of a plan, and their faults, which reach every rank, at once or later."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -109,6 +110,12 @@ class Calls:
         #: The properties and the addresses of the last arrays that were checked.
         self._properties: tuple[Any, ...] = ()
         self._addresses: tuple[int, ...] = ()
+        types = scan.types
+        self._sizes = (
+            expected.size * types.x.itemsize,
+            math.prod(expected.out_shape) * types.out.itemsize,
+        )
+        self._in_place = types.x == types.out
         #: Whether the last call has scanned these arrays, whose elements need no check.
         self._repeats = False
         self._exchanges = scan.across and has_elements
@@ -125,14 +132,15 @@ class Calls:
     def run(self, x: Any, out: Any, segments: Any) -> Any:
         """Scan ``x`` into ``out``, and return the result; collective."""
         steps: Any = self._scan.steps
+        again = self._repeats and self._can_repeat(x, out, segments)
         if self._are_local:
-            if self._repeats and self._are_last(x, out, segments) and steps.repeat():
+            if again and steps.repeat():
                 return out
             shard, target, flags, out = self._arrays(x, out, segments)
             steps.finish(steps.begin(shard, target, flags, overlap=True), self._scan.form.seed)
             self._repeats = self._check is None
             return out
-        if self._handshake is not None and self._repeats and self._are_last(x, out, segments):
+        if self._handshake is not None and again:
             number = steps.begin_again()
             if number is not None:
                 return self._run_again(number, out)
@@ -158,9 +166,10 @@ class Calls:
         return out
 
     def _arrays(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
-        """Return what ``Expected.check`` does; arrays as the last ones are not checked again."""
+        """Return what ``Expected.check`` does; arrays like the last ones are not checked again."""
         self._repeats = False
-        if self._are_last(x, out, segments):
+        if self._are_alike(x, out, segments):
+            self._addresses = self._locate(x), self._locate(out)
             flat = x if x.ndim == 1 else x.reshape(-1)
             result = flat, out if out.ndim == 1 else out.reshape(-1), None, out
         else:
@@ -177,15 +186,35 @@ class Calls:
             self._check(result[0])
         return result
 
-    def _are_last(self, x: Any, out: Any, segments: Any) -> bool:
-        """Return whether arrays have the properties and addresses of the last ones."""
-        describe, locate = self._describe, self._locate
-        return (
-            type(x) is type(out) is self._type
-            and segments is None
-            and self._properties == (describe(x), describe(out))
-            and self._addresses == (locate(x), locate(out))
-        )
+    def _can_repeat(self, x: Any, out: Any, segments: Any) -> bool:
+        """Return whether the steps may ``repeat`` their last call, on these arrays."""
+        if not self._are_alike(x, out, segments):
+            return False
+        addresses = self._locate(x), self._locate(out)
+        if addresses != self._addresses:
+            if not self._scan.steps.move(x, out):
+                return False
+            self._addresses = addresses
+        return True
+
+    def _are_alike(self, x: Any, out: Any, segments: Any) -> bool:
+        """Return whether arrays differ from the last ones in their addresses alone, if at all.
+
+        They are the same array, or do not overlap.
+        """
+        describe = self._describe
+        if (
+            type(x) is not type(out)
+            or type(x) is not self._type
+            or segments is not None
+            or self._properties != (describe(x), describe(out))
+        ):
+            return False
+        source, target = self._locate(x), self._locate(out)
+        if source == target and self._in_place:
+            return True
+        x_size, out_size = self._sizes
+        return source + x_size <= target or target + out_size <= source
 
     def start(self, x: Any, out: Any, segments: Any) -> tuple[CollectiveCall, Any]:
         """Begin a call, and its exchange; do not wait for other ranks."""

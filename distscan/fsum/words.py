@@ -239,6 +239,10 @@ class CheckedSteps:
         intact = self._steps.finds_totals or not arrays.overlap(x, out, in_place=False)
         return self._steps.checks_window and intact
 
+    def move(self, x: Any, out: Any) -> bool:
+        """Return False, as ``repeat``."""
+        return False
+
     def repeat(self) -> bool:
         """Return False: each call checks its elements."""
         return False

@@ -130,6 +130,28 @@ def test_calls_allocate_nothing(op, strategy, comm, rng):
     assert peak - begin < x.nbytes / 2  # a chunk at most
 
 
+@pytest.mark.parametrize("types", [("d", "d"), ("i", "l")])
+def test_arrays_take_turns(types, planned, xp, comm, rng):
+    """Arrays that differ in their addresses alone: apart, in place, at any alignment."""
+    code, out_code = types
+    run, n = planned(1000, code, "sum", out_dtype=out_code), 1000
+    memory, results = xp.empty(3 * n + 7, code), xp.empty(2 * n + 3, out_code)
+    pairs = [
+        (memory[at : at + n], results[to : to + n])
+        for at, to in ((0, 0), (n, n + 3), (2 * n + 1, 1), (2 * n + 7, n))
+    ]
+    if code == out_code:
+        pairs.insert(2, (memory[5 : n + 5],) * 2)
+    for _ in range(3):
+        for x, out in pairs:
+            shards = exact(rng, "sum", code, comm.size * n).reshape(comm.size, n)
+            x[...] = xp.asarray(shards[comm.rank])
+            want = np.cumsum(shards).reshape(comm.size, n)[comm.rank]
+            if x is not out:
+                out[...] = 99
+            np.testing.assert_array_equal(host(run(x, out)), want)
+
+
 def test_arrays_that_differ_in_little_are_checked(xp):
     """From those of the calls before: by type, by address, by whether they may be written."""
     run = distscan.Plan(MPI.COMM_SELF, 4, "d", backend="cpu" if xp is np else "cuda")
