@@ -14,10 +14,15 @@ from mpi4py import MPI
 
 import distscan
 from distscan import RankError
+from distscan.mpi import communicators
 from support.arrays import host
 from support.data import OPERATORS, elements
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.cuda.peers import Inbox
+from distscan.engine import peers
+
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(120)]
 
 SIZE = MPI.COMM_WORLD.size
 KINDS = ["sum l", "sum f", "sum D", "max b", "sum e", "logaddexp f", "compose L", "nibbles B",
@@ -43,15 +48,14 @@ def on_one_rank(x, op, **options):
     return distscan.scan(x, op=op, comm=MPI.COMM_SELF, **options)
 
 
-@pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_values(kind, n, cp, comm, rng):
+def test_values(kind, cp, comm, rng):
     """In every form, with new data in each of some calls, into poisoned memory and in place."""
     name, code = kind.split()
     op = OPERATORS.get(name, name)
     first = elements(rng, name, code, 1)[0]
     forms = {}, {"exclusive": True, "initial": first}, {"reverse": True}
-    for options, strategy in itertools.product(forms, STRATEGIES):
+    for options, strategy, n in itertools.product(forms, STRATEGIES, SIZES):
         mine = cut(rng, n + SIZE, comm)
         length = mine.stop - mine.start
         plan = distscan.Plan(comm, length, code, op=op, strategy=strategy, **options)
@@ -271,6 +275,77 @@ def test_what_auto_chooses(cp, comm):
         with distscan.Plan(comm, *arguments, **options) as plan:
             assert plan.strategy == "reduce-scan"
             assert reason in plan.reason
+
+
+def reduce_scan_because(reason, comm, rng):
+    """Check that "auto" says why the hosts exchange totals, and does it right."""
+    shards = rng.integers(0, 100, (SIZE, 1000))
+    want = np.cumsum(shards).reshape(SIZE, 1000)[comm.rank]
+    cp = pytest.importorskip("cupy")
+    with distscan.Plan(comm, 1000, "l") as plan:
+        assert plan.strategy == "reduce-scan"
+        assert reason in plan.reason
+        np.testing.assert_array_equal(host(plan(cp.asarray(shards[comm.rank]))), want)
+    with pytest.raises(ValueError, match=reason):
+        distscan.Plan(comm, 1000, "l", strategy="fused")
+
+
+def test_ranks_that_share_a_gpu(cp, comm, rng):
+    with cp.cuda.Device(0):
+        reduce_scan_because("ranks share a GPU", comm, rng)
+
+
+@pytest.mark.parametrize("refused", ["handle", "open"])
+def test_peer_memory_that_is_refused(refused, cp, comm, rng, monkeypatch):
+    """On one rank, as in a container; no later plan takes what was opened."""
+    monkeypatch.setattr(peers, "_free", [])
+
+    def refuse(*_):
+        raise cp.cuda.runtime.CUDARuntimeError(801)  # cudaErrorNotSupported
+
+    if comm.rank == SIZE - 1:
+        monkeypatch.setattr(Inbox, refused, refuse)
+    reason = {"handle": "CUDA IPC is refused", "open": "does not reach another one's memory"}
+    reduce_scan_because(reason[refused], comm, rng)
+
+
+def test_several_nodes(cp, comm, rng, monkeypatch):
+    """Each rank on a node of its own, as it seems: the hosts exchange totals, or NCCL does."""
+    monkeypatch.setattr(
+        communicators, "node", lambda comm: communicators.Node(0, comm.size, 1, first=True)
+    )
+    reduce_scan_because("the ranks are on several nodes", comm, rng)
+    shards = rng.integers(0, 100, (SIZE, 1000))
+    want = np.cumsum(shards).reshape(SIZE, 1000)[comm.rank]
+    with distscan.Plan(comm, 1000, "l", strategy="nccl") as plan:
+        np.testing.assert_array_equal(host(plan(cp.asarray(shards[comm.rank]))), want)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_gpu_that_is_busy(strategy, cp, comm, rng):
+    """Somebody's kernel has all multiprocessors of each GPU in turn: the others wait for it."""
+    n = 1000
+    shards = rng.integers(0, 100, (SIZE, n))
+    want = np.cumsum(shards).reshape(SIZE, n)[comm.rank]
+    x = cp.asarray(shards[comm.rank])
+    kernel = cp.RawKernel(
+        """extern "C" __global__ void busy(long long nanoseconds) {
+          long long begin, now;
+          asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+          do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+          while (now - begin < nanoseconds);
+        }""",
+        "busy",
+    )
+    with distscan.Plan(comm, n, "l", strategy=strategy) as plan:
+        plan(x)
+        for busy in range(SIZE):
+            with cp.cuda.Stream(non_blocking=True) as stream:
+                if comm.rank == busy:
+                    kernel((2000,), (1024,), (np.int64(50_000_000),))
+            out = cp.full(n, -1, "l")
+            np.testing.assert_array_equal(host(plan(x, out)), want)
+            stream.synchronize()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
