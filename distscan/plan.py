@@ -19,6 +19,7 @@ from .engine.plan_calls import Calls, ExactPlan, Expected, WindowCalls
 from .engine.shard_scan import GPU_STRATEGIES, ShardScan, make
 from .mpi.agree import Agreement, Terms, Votes, collective, collective_method
 from .mpi.communicators import Comm, communicator
+from .mpi.torch_group import TorchComm
 from .mpi.signals import uninterruptible
 from .options import Op, RunOptions, ScanOptions
 
@@ -208,6 +209,8 @@ class Plan:
         window: tuple[int, int] | None = None,
     ) -> None:
         self.comm = communicator(comm)
+        # Notices are messages of MPI.
+        agree = agree or (isinstance(self.comm, TorchComm) and strategy not in GPU_STRATEGIES)
         self.backend = binding.choose(call, backend, "Plan")
         self.shape, kind = shape_of(shape), dtypes.parse(dtype)
         options = ScanOptions.parse(

@@ -35,6 +35,7 @@ from .core.errors import RankError
 from .core.steps import WAIT, wait_limit
 from .mpi.agree import Agreement, Terms, collective
 from .mpi.communicators import MPI, Comm, gradients
+from .mpi.torch_group import TorchComm
 from .scan import scan
 from .uses.recurrence import linear_recurrence as _solve
 
@@ -683,10 +684,13 @@ def _meet(comm: Comm) -> None:
     """
     if comm.size == 1:
         return
+    limit = wait_limit()
+    if isinstance(comm, TorchComm):
+        comm.meet(limit)
+        return
     aside = gradients(comm)
     number = 1 + (aside.Get_attr(_key_of_passes()) or 0)
     aside.Set_attr(_key_of_passes(), number)
-    limit = wait_limit()
     deadline, pause = time.monotonic() + limit, 0.0
     others = range(1, comm.size) if comm.rank == 0 else [0]
     if comm.rank > 0:

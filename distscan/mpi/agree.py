@@ -19,6 +19,7 @@ from ..core.errors import DisagreementError, RankError
 from ..core.fingerprint import digest
 from . import signals
 from .communicators import MPI, Comm, communicator
+from .torch_group import TorchComm, default_group
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -279,7 +280,7 @@ class Votes:
         They are kept until it is freed.
         """
         votes = _votes.get(_DEFAULT if comm is None else getattr(comm, "handle", ""))
-        if votes is None:
+        if votes is None or (comm is None and not votes.several and default_group() is not None):
             return _votes_of(comm)
         if votes.several:
             handlers = tuple(map(signals.getsignal, signals.SIGNALS))
@@ -349,7 +350,7 @@ def _votes_of(passed: Comm | None) -> Votes:
         # with this attribute, which MPI deletes when it frees the communicator.
         comm.Set_attr(_voting(), comm.handle)
         votes = _votes[comm.handle] = Votes(comm)
-    if passed is None:
+    if passed is None and not isinstance(comm, TorchComm):  # the default group may be destroyed
         _votes[_DEFAULT] = votes
     return votes
 

@@ -15,6 +15,7 @@ import numpy as np
 from ..core.errors import LaunchError
 from . import signals
 from .launcher import launched_ranks, local_rank
+from .torch_group import TorchComm, default_group, is_group, torch_comm
 
 # ---- the only import of mpi4py ---------------------------------------------------------------
 
@@ -50,8 +51,11 @@ Comm = MPI.Intracomm
 # ---- communicators and nodes ---------------------------------------------------------------
 
 
-def communicator(comm: Comm | None) -> Comm:
-    """Return ``comm``, or ``MPI.COMM_WORLD`` for None; defer signals if it has several ranks.
+def communicator(comm: Any) -> Comm:
+    """Return the communicator of ``comm``; defer signals if it has several ranks.
+
+    ``comm`` is a communicator, or a process group of PyTorch. None is ``MPI.COMM_WORLD``; where MPI
+    sees one rank, it is the default process group, if there is one.
 
     Raises ``LaunchError`` if the launcher started several ranks but MPI sees only one: each rank
     would scan its shard alone. Raises RuntimeError in a process that was forked by a rank: it
@@ -59,15 +63,23 @@ def communicator(comm: Comm | None) -> Comm:
     """
     if comm is None:
         comm = MPI.COMM_WORLD
-        if comm.size == 1 and (launched := launched_ranks()) > 1:
+        if comm.size == 1 and (group := default_group()) is not None:
+            comm = group
+        elif comm.size == 1 and (launched := launched_ranks()) > 1:
             raise LaunchError(
                 f"the launcher started {launched} ranks but MPI sees 1: mpirun and the MPI that "
-                f"mpi4py loaded ({mpi_version()}) differ; use the mpirun of that MPI"
+                f"mpi4py loaded ({mpi_version()}) differ; use the mpirun of that MPI, or "
+                "torch.distributed.init_process_group() under torchrun"
             )
+    if is_group(comm):
+        comm = torch_comm(comm)
+    elif not isinstance(comm, TorchComm | MPI.Intracomm):
+        raise TypeError(
+            "comm must be an mpi4py intracommunicator or a process group of PyTorch, not "
+            f"{type(comm).__name__}"
+        )
     elif comm == MPI.COMM_NULL:
         raise ValueError("comm is MPI.COMM_NULL: this rank is not part of the communicator")
-    elif not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"comm must be an mpi4py intracommunicator, not {type(comm).__name__}")
     if comm.size > 1:
         if _forked:
             raise RuntimeError(
@@ -75,7 +87,7 @@ def communicator(comm: Comm | None) -> Comm:
                 "or start processes by multiprocessing's 'spawn' or 'forkserver'"
             )
         signals.defer()
-    return comm
+    return cast(Comm, comm)
 
 
 def alone() -> Comm:

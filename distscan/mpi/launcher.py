@@ -10,6 +10,7 @@ _LAUNCHED_RANKS = (
     "MV2_COMM_WORLD_SIZE",
     "PALS_NRANKS",
     "SLURM_STEP_NUM_TASKS",
+    "WORLD_SIZE",  # torchrun's
 )
 _LAUNCHED_RANK = (
     "OMPI_COMM_WORLD_RANK",
@@ -17,6 +18,7 @@ _LAUNCHED_RANK = (
     "MV2_COMM_WORLD_RANK",
     "PALS_RANKID",
     "SLURM_PROCID",
+    "RANK",
 )
 # An MPI's own variables come first: under mpirun, Slurm's describe the daemon of mpirun.
 _LOCAL_RANK = (
@@ -25,12 +27,14 @@ _LOCAL_RANK = (
     "MV2_COMM_WORLD_LOCAL_RANK",
     "PALS_LOCAL_RANKID",
     "SLURM_LOCALID",
+    "LOCAL_RANK",
 )
 _LOCAL_RANKS = (
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "MPI_LOCALNRANKS",
     "MV2_COMM_WORLD_LOCAL_SIZE",
     "PMI_LOCAL_SIZE",
+    "LOCAL_WORLD_SIZE",
 )
 
 
