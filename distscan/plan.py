@@ -19,8 +19,8 @@ from .engine.plan_calls import Calls, ExactPlan, Expected, WindowCalls
 from .engine.shard_scan import GPU_STRATEGIES, ShardScan, make
 from .mpi.agree import Agreement, Terms, Votes, collective, collective_method
 from .mpi.communicators import Comm, communicator
-from .mpi.torch_group import TorchComm
 from .mpi.signals import uninterruptible
+from .mpi.torch_group import TorchComm
 from .options import Op, RunOptions, ScanOptions
 
 P = ParamSpec("P")
@@ -107,7 +107,8 @@ class Plan:
     Parameters
     ----------
     comm
-        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+        An mpi4py intracommunicator, or a process group of ``torch.distributed``, where calls
+        ``agree``. None is ``MPI.COMM_WORLD``, or the default group: see ``scan``.
     shape
         The length or the shape of this rank's shard. Shards may differ in length and may be empty.
     dtype

@@ -47,7 +47,8 @@ def scan(
         the MPI op of the same meaning; an ``Operator``; or, on CPUs, any other NumPy ufunc of two
         operands that is associative, such as ``numpy.gcd``.
     comm
-        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+        An mpi4py intracommunicator, or a process group of ``torch.distributed``. None is
+        ``MPI.COMM_WORLD``; where torchrun has started the ranks, it is the default group.
     axis
         None scans the flattened global array. 0 scans along the axis that is spread over the ranks.
         Any other axis is scanned inside each shard, without an exchange.

@@ -12,6 +12,7 @@ from . import binding
 from .core.steps import Strategy
 from .mpi.agree import Agreement, body, collective
 from .mpi.communicators import Comm
+from .mpi.torch_group import TorchComm
 from .options import Op
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def scan_file(
     op, axis, exclusive, initial, reverse, dtype, strategy, threads
         As in ``scan``. An ``Operator`` may take structures, on CPUs.
     comm
-        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``. File jobs take no process groups.
     segments
         A ``.npy`` file with a flag or a key for each element, as ``segments`` of ``scan``.
     backend
@@ -131,6 +132,8 @@ def scan_file(
             raise TypeError(f"{name} must be a path, not {type(value).__name__}")
         return Path(value)
 
+    if isinstance(call.comm, TorchComm):
+        raise TypeError("file jobs take an mpi4py intracommunicator: run them under mpirun")
     several = [input] if isinstance(input, str | os.PathLike) else input
     if not isinstance(several, Iterable):
         raise TypeError(f"input must be a path, or several, not {type(input).__name__}")

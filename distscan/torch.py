@@ -87,7 +87,8 @@ def cumsum(
     dim
         The dimension along which the shards are joined, and scanned.
     comm
-        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+        An mpi4py intracommunicator, or a process group of ``torch.distributed``. None is
+        ``MPI.COMM_WORLD``; where torchrun has started the ranks, it is the default group.
     exclusive
         Whether each result leaves out its own element.
     reverse
@@ -684,14 +685,13 @@ def _meet(comm: Comm) -> None:
     """
     if comm.size == 1:
         return
-    limit = wait_limit()
-    if isinstance(comm, TorchComm):
-        comm.meet(limit)
-        return
     aside = gradients(comm)
+    if isinstance(aside, TorchComm):
+        _raise_missing(aside.find_missing())
+        return
     number = 1 + (aside.Get_attr(_key_of_passes()) or 0)
     aside.Set_attr(_key_of_passes(), number)
-    deadline, pause = time.monotonic() + limit, 0.0
+    deadline, pause = time.monotonic() + wait_limit(), 0.0
     others = range(1, comm.size) if comm.rank == 0 else [0]
     if comm.rank > 0:
         aside.send(number, 0, _TAG)
@@ -702,13 +702,18 @@ def _meet(comm: Comm) -> None:
                 raise RankError(f"rank {rank} has left out a backward pass, and is out of step")
             missing.discard(rank)
         if missing and time.monotonic() > deadline:
-            raise RankError(
-                f"rank {min(missing)} did not come to a backward pass within {limit:g} s "
-                f"({WAIT}): the results of distscan.torch must be part of the loss on every "
-                "rank"
-            )
+            _raise_missing(min(missing))
         time.sleep(pause)
         pause = min(1e-3, pause + 1e-5)
     if comm.rank == 0:
         for rank in others:
             aside.send(number, rank, _TAG)
+
+
+def _raise_missing(rank: int | None) -> None:
+    """Raise RankError if a rank is missing."""
+    if rank is not None:
+        raise RankError(
+            f"rank {rank} did not come to a backward pass within {wait_limit():g} s ({WAIT}): the "
+            "results of distscan.torch must be part of the loss on every rank"
+        )

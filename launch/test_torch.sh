@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: launch/test_torch.sh [PYTEST ARGUMENT...]
 # Runs the tests of distscan.torch, and its example, at 1, 2 and 3 ranks, on CPUs, in an environment
-# of their own, .venv-torch: PyTorch from a package index takes 5 GB.
+# of their own, .venv-torch: PyTorch from a package index takes 5 GB. Then the tests of process
+# groups, and a fifth of the first ones on 2 ranks of torchrun's: gloo's messages are slow.
 #   DISTSCAN_TIMEOUT  seconds for each number of ranks (default: 600)
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
@@ -14,3 +15,7 @@ for ranks in 1 2 3; do
     launch/mpirun.sh "$ranks" python -m pytest tests/frameworks/test_torch.py \
     "tests/repository/test_documentation.py::test_example[long_sequence.py]" "$@"
 done
+launch/stage.sh "process groups" python -m pytest tests/frameworks/test_process_group.py "$@"
+export DISTSCAN_SEED=${DISTSCAN_SEED:-$RANDOM} # the same on all ranks
+DISTSCAN_PART=1/5 launch/stage.sh "torchrun, 2 ranks" timeout -k 10 "$DISTSCAN_TIMEOUT" \
+  python -m torch.distributed.run --nproc-per-node 2 -m pytest -q tests/frameworks/test_torch.py "$@"

@@ -1,7 +1,8 @@
 """Communicators, nodes and names of MPI. Every module of this package imports ``MPI`` from here.
 
 mpi4py is imported at the first use of MPI, not before. So a client of the service needs no MPI
-library; nor does it start one, which may fail on the front end of a cluster.
+library; nor does it start one, which may fail on the front end of a cluster. If mpi4py finds no
+library, the process is the only rank: see ``one_process``.
 """
 
 import functools
@@ -24,17 +25,18 @@ class _MPI:
     """``mpi4py.MPI``, which is imported when the first of its attributes is read."""
 
     Intracomm = Any  # for annotations, until then
+    fault = ""  # why mpi4py has no library
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # doctest, inspect and others read such names of all objects
             raise AttributeError(name)
+        loaded: Any
         try:
             from mpi4py import MPI as loaded  # noqa: PLC0415 - it starts MPI
         except (ImportError, RuntimeError) as error:
-            raise ImportError(
-                f"mpi4py cannot load an MPI library ({error}); install one, "
-                "for example, in a checkout: pip install '.[mpich]'"
-            ) from error
+            from . import one_process as loaded  # noqa: PLC0415 - most programs need none
+
+            self.fault = f"mpi4py cannot load an MPI library ({error})"
         self.__dict__.update(vars(loaded))  # from now on Python finds them without this method
         return getattr(loaded, name)
 
@@ -66,11 +68,7 @@ def communicator(comm: Any) -> Comm:
         if comm.size == 1 and (group := default_group()) is not None:
             comm = group
         elif comm.size == 1 and (launched := launched_ranks()) > 1:
-            raise LaunchError(
-                f"the launcher started {launched} ranks but MPI sees 1: mpirun and the MPI that "
-                f"mpi4py loaded ({mpi_version()}) differ; use the mpirun of that MPI, or "
-                "torch.distributed.init_process_group() under torchrun"
-            )
+            raise LaunchError(_launch_fault(launched))
     if is_group(comm):
         comm = torch_comm(comm)
     elif not isinstance(comm, TorchComm | MPI.Intracomm):
@@ -88,6 +86,21 @@ def communicator(comm: Any) -> Comm:
             )
         signals.defer()
     return cast(Comm, comm)
+
+
+def _launch_fault(launched: int) -> str:
+    """Return what is wrong where the launcher has started several ranks, and MPI sees one."""
+    fault, group = getattr(MPI, "fault", ""), "torch.distributed.init_process_group()"
+    if fault:
+        return (
+            f"the launcher started {launched} ranks, and {fault}; install one, for example, in a "
+            f"checkout: pip install '.[mpich]'; under torchrun, call {group} first"
+        )
+    return (
+        f"the launcher started {launched} ranks but MPI sees 1: mpirun and the MPI that mpi4py "
+        f"loaded ({mpi_version()}) differ; use the mpirun of that MPI; under torchrun, call "
+        f"{group} first"
+    )
 
 
 def alone() -> Comm:

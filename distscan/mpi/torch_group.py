@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import RankError
+from ..core.steps import wait_limit
+from .one_process import Comm
 
 
 def is_group(comm: Any) -> bool:
     """Return whether an object is a process group of PyTorch; PyTorch is not imported here."""
     distributed: Any = sys.modules.get("torch.distributed")
-    return distributed is not None and isinstance(
-        comm, getattr(distributed, "ProcessGroup", ())
-    )
+    return distributed is not None and isinstance(comm, getattr(distributed, "ProcessGroup", ()))
 
 
 def default_group() -> Any:
@@ -33,81 +32,65 @@ def default_group() -> Any:
     return distributed.group.WORLD if distributed.get_world_size() > 1 else None
 
 
-# The communicators of groups that have been used. A group is known by its identity, so it is kept.
-_known: dict[int, "TorchComm"] = {}
+# The groups that have been used, which are kept, and their communicators.
+_known: dict[int, tuple[Any, "TorchComm"]] = {}
 
 
 def torch_comm(group: Any) -> "TorchComm":
     """Return the communicator of a process group; the first call for a group is collective."""
     known = _known.get(id(group))
     if known is None:
-        known = _known[id(group)] = TorchComm.of(group)
-    return known
+        known = _known[id(group)] = group, TorchComm.of(group)
+    return known[1]
 
 
-class TorchComm:
+class TorchComm(Comm):
     """The ranks of a process group, as an intracommunicator of mpi4py has them.
 
     Attributes
     ----------
     rank, size
         This rank, and the number of ranks.
-    handle
-        A name that no other communicator has.
     """
 
-    def __init__(self, group: Any, gloo: Any, ranks: list[int]) -> None:
-        """``ranks`` are those of the group, in the order of this communicator."""
+    def __init__(self, gloo: Any, ranks: list[int]) -> None:
+        """``ranks`` are those of a group of gloo, in the order of this communicator."""
         import torch.distributed  # noqa: PLC0415 - the caller has
 
         self._torch: Any = torch
-        self._group, self._gloo, self._ranks = group, gloo, ranks
-        self.size, self.handle = len(ranks), f"a process group, {id(self)}"
+        super().__init__()
+        self._gloo, self._ranks = gloo, ranks
+        self.size = len(ranks)
         self.rank = ranks.index(torch.distributed.get_rank(gloo))
-        self._attributes: dict[int, Any] = {}
 
     @classmethod
     def of(cls, group: Any) -> "TorchComm":
         """Return the communicator of a group, with gloo; collective over the group."""
-        import torch.distributed as distributed  # noqa: PLC0415 - the caller has
+        from torch import distributed  # noqa: PLC0415 - the caller has
 
-        gloo = group
-        if distributed.get_backend(group) != "gloo":
-            gloo = distributed.new_group(
-                distributed.get_process_group_ranks(group),
-                backend="gloo",
-                use_local_synchronization=True,
-            )
-        return cls(group, gloo, [*range(distributed.get_world_size(group))])
+        gloo = group if distributed.get_backend(group) == "gloo" else _new_gloo(group)
+        return cls(gloo, [*range(distributed.get_world_size(group))])
 
-    # ---- attributes, and communicators of the same ranks -----------------------------------------
-
-    def Get_attr(self, key: int) -> Any:
-        """Return an attribute, or None."""
-        return self._attributes.get(key)
-
-    def Set_attr(self, key: int, value: Any) -> None:
-        """Set an attribute."""
-        self._attributes[key] = value
+    # ---- communicators of the same ranks ---------------------------------------------------------
 
     def Dup(self) -> "TorchComm":
-        """Return another communicator of these ranks. Its messages are in order with this one's."""
-        return TorchComm(self._group, self._gloo, self._ranks)
+        """Return another communicator of these ranks, with messages of its own; collective.
+
+        A message that does not come within ``wait_limit`` raises RuntimeError.
+        """
+        return TorchComm(_new_gloo(self._gloo, wait_limit()), self._ranks)
 
     def Split(self, color: int, key: int) -> "TorchComm":
         """Return one of all ranks in the order of their keys; collective. Colors are the same."""
         keys = self.allgather(key)
         order = sorted(range(self.size), key=lambda rank: (keys[rank], rank))
-        return TorchComm(self._group, self._gloo, [self._ranks[rank] for rank in order])
+        return TorchComm(_new_gloo(self._gloo), [self._ranks[rank] for rank in order])
 
     def Split_type(self, _: Any) -> "_Node":
         """Return the ranks of this node; collective."""
         names = self.allgather(platform.node())
         here = [rank for rank, name in enumerate(names) if name == names[self.rank]]
         return _Node(here.index(self.rank), len(here))
-
-    def Free(self) -> None:
-        """Do nothing: the group is the caller's."""
 
     # ---- objects ---------------------------------------------------------------------------------
 
@@ -132,12 +115,26 @@ class TorchComm:
         """Wait for all ranks; collective."""
         self._distributed.barrier(group=self._gloo)
 
-    def meet(self, limit: float) -> None:
-        """Wait for all ranks; collective. Raise RankError if one does not come in time (seconds)."""
+    def find_missing(self) -> int | None:
+        """Return a rank that does not come within ``wait_limit``, or None; collective.
+
+        Each rank tells rank 0 that it is here, and rank 0 tells all when all are. Only for a
+        communicator that ``Dup`` has made: its messages have this limit.
+        """
+        word = np.zeros(1, np.uint8)
+        others = range(1, self.size) if self.rank == 0 else [0]
+        rank = 0
         try:
-            self._distributed.monitored_barrier(self._gloo, timedelta(seconds=limit))
-        except RuntimeError as error:
-            raise RankError(str(error)) from error
+            if self.rank > 0:
+                self.Isend([word], 0, 0).Wait()
+            for rank in others:
+                self.Recv([word], rank, 0)
+            if self.rank == 0:
+                for rank in others:
+                    self.Isend([word], rank, 0).Wait()
+        except RuntimeError:  # gloo's, after its limit
+            return rank
+        return None
 
     # ---- buffers: [memory, count, type], or [memory, type] of bytes ------------------------------
 
@@ -207,6 +204,18 @@ class TorchComm:
         return parts, self._distributed.all_gather(parts, own, group=self._gloo, async_op=True)
 
 
+def _new_gloo(group: Any, limit: float | None = None) -> Any:
+    """Make a group of gloo of the same ranks; collective over the group.
+
+    ``limit`` is for its messages, in seconds; None is PyTorch's.
+    """
+    from torch import distributed  # noqa: PLC0415 - the caller has
+
+    ranks = distributed.get_process_group_ranks(group)
+    options = {} if limit is None else {"timeout": timedelta(seconds=limit)}
+    return distributed.new_group(ranks, backend="gloo", use_local_synchronization=True, **options)
+
+
 class _Node:
     """The place of this rank among those of its node."""
 
@@ -234,9 +243,7 @@ def _bytes(memory: Any) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8)
 
 
-def _combination(
-    parts: list[NDArray[np.uint8]], kind: list[Any], op: Any
-) -> NDArray[np.uint8]:
+def _combination(parts: list[NDArray[np.uint8]], kind: list[Any], op: Any) -> NDArray[np.uint8]:
     """Combine buffers, in order, by an operator of MPI; ``kind`` is a count and a type of MPI."""
     total = parts[0]
     for part in parts[1:]:

@@ -30,7 +30,8 @@ def offsets(call: Agreement, count: int, *, comm: Comm | None = None) -> tuple[i
     count
         How many elements this rank has: an integer of any size, not negative.
     comm
-        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+        An mpi4py intracommunicator, or a process group of ``torch.distributed``. None is
+        ``MPI.COMM_WORLD``; where torchrun has started the ranks, it is the default group.
 
     Returns
     -------
@@ -133,7 +134,8 @@ def partition(
     parts
         How many parts; the same on every rank.
     comm
-        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+        An mpi4py intracommunicator, or a process group of ``torch.distributed``. None is
+        ``MPI.COMM_WORLD``; where torchrun has started the ranks, it is the default group.
 
     Returns
     -------

@@ -45,7 +45,8 @@ def linear_recurrence(
         ``h`` before the first element, and before each segment: a number; or [m], without
         segments. It must be the same on every rank. None is 0.
     comm
-        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+        An mpi4py intracommunicator, or a process group of ``torch.distributed``. None is
+        ``MPI.COMM_WORLD``; where torchrun has started the ranks, it is the default group.
     reverse
         Whether the last element comes first: ``h[t] = a[t] * h[t+1] + b[t]``, as a backward pass
         needs it.

@@ -34,7 +34,8 @@ def compact(call: Agreement, x: Any, mask: Any, *, comm: Comm | None = None) -> 
     mask
         Bool [n], in the memory of the same device: True where an element, or row, is kept.
     comm
-        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+        An mpi4py intracommunicator, or a process group of ``torch.distributed``. None is
+        ``MPI.COMM_WORLD``; where torchrun has started the ranks, it is the default group.
 
     Returns
     -------
@@ -107,7 +108,8 @@ def select(
     predicate
         A ``Predicate``, with ``cuda`` for arrays on a GPU.
     comm
-        An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``.
+        An mpi4py intracommunicator, or a process group of ``torch.distributed``. None is
+        ``MPI.COMM_WORLD``; where torchrun has started the ranks, it is the default group.
 
     Returns
     -------

@@ -1,7 +1,11 @@
-"""distscan.torch: results and gradients, beside those of PyTorch on the whole tensor."""
+"""distscan.torch: results and gradients, beside those of PyTorch on the whole tensor.
+
+The ranks are MPI's, or those of a process group where torchrun has started them.
+"""
 
 import doctest
 import functools
+import os
 import time
 from itertools import pairwise
 
@@ -12,9 +16,18 @@ from mpi4py import MPI
 torch = pytest.importorskip("torch", reason="no PyTorch")
 import distscan.torch as scans  # noqa: E402
 from distscan import DisagreementError, RankError  # noqa: E402
+from distscan.mpi.torch_group import torch_comm  # noqa: E402
 from support.processes import everywhere  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)
+
+if TORCHRUN := "TORCHELASTIC_RUN_ID" in os.environ:
+    torch.distributed.init_process_group("gloo")
+
+
+@pytest.fixture(scope="session")
+def comm():
+    return torch_comm(torch.distributed.group.WORLD) if TORCHRUN else MPI.COMM_WORLD
 
 
 # ---- the whole tensor on every rank --------------------------------------------------------------
@@ -37,9 +50,12 @@ class Summed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x):
-        total = np.empty_like(x.numpy())
-        MPI.COMM_WORLD.Allreduce(x.contiguous().numpy(), total)
-        return torch.from_numpy(total)
+        total = x.contiguous().clone()
+        if TORCHRUN:
+            torch.distributed.all_reduce(total)
+        else:
+            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, total.numpy())
+        return total
 
     @staticmethod
     def backward(ctx, dy):
@@ -406,6 +422,7 @@ def test_types(name, comm, rng):
 
 
 @pytest.mark.one_rank
+@pytest.mark.skipif(TORCHRUN, reason="the examples are of one rank")
 def test_docstrings():
     assert doctest.testmod(scans).failed == 0
 
