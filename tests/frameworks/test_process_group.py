@@ -103,11 +103,73 @@ except LaunchError:
 """
 
 
-@pytest.mark.parametrize("mpi", [True, False], ids=["mpi", "no-mpi"])
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_scans(ranks, mpi, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM if mpi else NO_MPI + PROGRAM)
+DTENSORS = """
+import torch
+from torch import distributed
+from torch.distributed.tensor import DeviceMesh, Partial, Replicate, Shard, distribute_tensor
+import distscan.torch as scans
+
+distributed.init_process_group("gloo")
+size = distributed.get_world_size()
+torch.manual_seed(7)
+
+def compare(mesh, placements, dim):
+    whole = torch.rand(5, 7, 3, dtype=torch.float64, requires_grad=True)
+    weights = torch.rand(5, 7, 3, dtype=torch.float64)
+    x, w = (distribute_tensor(t.detach(), mesh, placements) for t in (whole, weights))
+    x.requires_grad_()
+    for ours, theirs in [
+        (scans.cumsum, torch.cumsum),
+        (scans.cumprod, torch.cumprod),
+        (scans.logcumsumexp, torch.logcumsumexp),
+        (lambda x, dim: scans.cummax(x, dim, return_indices=True)[0],
+         lambda x, dim: x.cummax(dim)[0]),
+    ]:
+        y, want = ours(x, dim), theirs(whole, dim)
+        assert y.placements == x.placements and y.shape == x.shape
+        torch.testing.assert_close(y.full_tensor(), want)
+        (got,) = torch.autograd.grad((y * w).sum(), x)
+        (gradient,) = torch.autograd.grad((want * weights).sum(), whole)
+        torch.testing.assert_close(got.full_tensor(), gradient)
+    h = scans.linear_recurrence(x, w, dim)
+    steps = []
+    for a, b in zip(whole.unbind(dim), weights.unbind(dim)):
+        steps.append(b if not steps else a * steps[-1] + b)
+    torch.testing.assert_close(h.full_tensor(), torch.stack(steps, dim))
+
+line = DeviceMesh("cpu", range(size))
+for dim in range(3):
+    for placement in (Shard(0), Shard(1), Shard(2), Replicate()):
+        compare(line, [placement], dim)
+if size == 4:
+    plane = DeviceMesh("cpu", [[0, 1], [2, 3]])
+    for placements in ([Shard(0), Shard(1)], [Shard(1), Replicate()], [Replicate(), Shard(1)]):
+        compare(plane, placements, 1)
+
+x = distribute_tensor(torch.ones(6, 2), line, [Shard(0)])
+backwards = DeviceMesh("cpu", [*range(size)][::-1])
+for fault, call in [
+    (TypeError, lambda: scans.cumsum(x, 0, comm=distributed.group.WORLD)),
+    (TypeError, lambda: scans.cumsum(x, 0, return_total=True)),
+    (TypeError, lambda: scans.linear_recurrence(x, torch.ones(6, 2))),
+    (IndexError, lambda: scans.cumsum(x, 2)),
+    (ValueError, lambda: scans.cumsum(distribute_tensor(torch.ones(6), backwards, [Shard(0)]), 0)),
+    (ValueError, lambda: scans.cumsum(type(x).from_local(torch.ones(2, 2), line, [Partial()]), 0)),
+]:
+    try:
+        call()
+        raise AssertionError(f"no {fault}")
+    except fault:
+        pass
+distributed.barrier()
+print("all right", flush=True)
+"""
+
+
+def torchrun(ranks, text, folder):
+    """Run a program on so many ranks; each prints that all is right."""
+    program = folder / "program.py"
+    program.write_text(text)
     run = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), program],
         capture_output=True,
@@ -118,3 +180,15 @@ def test_scans(ranks, mpi, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("all right") == ranks
+
+
+@pytest.mark.parametrize("mpi", [True, False], ids=["mpi", "no-mpi"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_scans(ranks, mpi, tmp_path):
+    torchrun(ranks, PROGRAM if mpi else NO_MPI + PROGRAM, tmp_path)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_dtensors(ranks, tmp_path):
+    """As PyTorch's functions of the whole tensor, on meshes of one and two dimensions."""
+    torchrun(ranks, DTENSORS, tmp_path)

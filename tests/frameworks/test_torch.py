@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="no PyTorch")
 import distscan.torch as scans  # noqa: E402
 from distscan import DisagreementError, RankError  # noqa: E402
 from distscan.mpi.torch_group import torch_comm  # noqa: E402
+from distscan.torch import functions  # noqa: E402
 from support.processes import everywhere  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)
@@ -424,7 +425,7 @@ def test_types(name, comm, rng):
 @pytest.mark.one_rank
 @pytest.mark.skipif(TORCHRUN, reason="the examples are of one rank")
 def test_docstrings():
-    assert doctest.testmod(scans).failed == 0
+    assert doctest.testmod(functions).failed == 0
 
 
 def test_refusals(comm):

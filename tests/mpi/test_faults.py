@@ -286,7 +286,7 @@ def test_operators_that_break(kind, identity, combine, comm):
 def test_communicators_that_cannot_be(comm):
     distscan.scan(np.zeros(3))  # so that the communicator is known
     for wrong, kind in ((5, "int"), (comm.handle, "int"), ([comm], "list")):
-        with pytest.raises(TypeError, match=f"intracommunicator, not {kind}"):
+        with pytest.raises(TypeError, match=f"intracommunicator .*, not {kind}"):
             distscan.scan(np.zeros(3), comm=wrong)
     with pytest.raises(ValueError, match="COMM_NULL"):
         distscan.scan(np.zeros(3), comm=MPI.COMM_NULL)

@@ -68,7 +68,7 @@ def test_reference():
 def test_docstrings(name):
     if name.startswith("distscan.cuda."):
         pytest.importorskip("cupy")
-    if name == "distscan.torch":
+    if name.startswith("distscan.torch"):
         pytest.importorskip("torch")
     module = importlib.import_module(name)
     with np.printoptions(legacy=False):

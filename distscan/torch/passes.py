@@ -1,0 +1,226 @@
+"""The forward and backward passes: autograd functions of rows [n, m].
+
+Gradients of complex numbers have PyTorch's convention: that of y = a x is conj(a) dy. A backward
+pass has the same operations on every rank, whatever rows it has: PyTorch chooses the order of
+passes by the graph, and they exchange rows in that order.
+"""
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from ..uses.recurrence import linear_recurrence as _solve
+from .exchange import Direction, meet, plain, row_before, row_of_owner, scan_rows, sum_for_owner
+
+Tensor = Any
+
+
+class Present(torch.autograd.Function):
+    """The tensor itself, as one that needs a gradient: other ranks' do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, Any]:
+        return None, None
+
+
+class Sum(torch.autograd.Function):
+    """y = sums of x. dx = sums of dy, from the other end."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        return scan_rows(x, "sum", way)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        meet(ctx.way.comm)
+        return Sum.apply(dy, ctx.way.other()), None
+
+
+class Shift(torch.autograd.Function):
+    """y[t] = x[t-1]; 0 before the first row. dx[t] = dy[t+1]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        row = row_before(x, comm=way.comm, way=way)
+        if not len(x):
+            return x.clone()
+        return torch.cat([x[1:], row] if way.reverse else [row, x[:-1]])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        meet(ctx.way.comm)
+        return Shift.apply(dy, ctx.way.other()), None
+
+
+class Recurrence(torch.autograd.Function):
+    """h[t] = a[t] h[t-1] + b[t], and ``first`` comes before the first h.
+
+    db[t] = dh[t] + a[t+1] db[t+1]; da[t] = db[t] h[t-1].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, first: Tensor | None, way: Direction) -> Tensor:
+        start = None if first is None else plain(first).cpu()
+        form: Any = {"comm": way.comm, "reverse": way.reverse, "segments": way.segments}
+        h = _solve(plain(a), plain(b), start, **form)
+        ctx.way = way
+        ctx.save_for_backward(a, h, first)
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor) -> tuple[Any, ...]:
+        a, h, first = ctx.saved_tensors
+        way, other = ctx.way, ctx.way.other()
+        meet(way.comm)
+        db = Recurrence.apply(Shift.apply(a.conj(), other), dh, None, other)
+        before, dfirst = Shift.apply(h.conj(), way), None
+        if way.segments is not None:  # the first element of each, in the order of the scan
+            begins = way.segments.unsqueeze(1)
+            if way.reverse:
+                begins = Shift.apply(begins, way)
+            before = torch.where(begins, 0, before)
+        if first is not None:
+            is_first = torch.zeros(len(h), 1, dtype=torch.bool, device=h.device)
+            if way.ranks()[:1] == [way.comm.rank]:
+                is_first[-1 if way.reverse else 0] = True
+            before = torch.where(is_first, first.conj(), before)
+            dfirst = torch.where(is_first, a.conj() * db, 0).sum(0)
+        return db * before, db, dfirst, None
+
+
+class Last(torch.autograd.Function):
+    """The last row [m] of all ranks, on every rank. Its owner gets the sum of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        return row_of_owner(x, comm=way.comm, way=way)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        meet(ctx.way.comm)
+        return ToLast.apply(dy, ctx.way), None
+
+
+class ToLast(torch.autograd.Function):
+    """Rows of zeros, of which the last one of all ranks is the sum of the ranks' x [m]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        total = sum_for_owner(x, comm=way.comm, way=way)
+        rows = x.new_zeros(way.lengths[way.comm.rank], len(x))
+        if way.ranks()[-1] == way.comm.rank:
+            rows[0 if way.reverse else -1] = total
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        meet(ctx.way.comm)
+        return Last.apply(dy, ctx.way), None
+
+
+class Product(torch.autograd.Function):
+    """y = products of x. dx[t] = (product before t) times r[t], a recurrence from the other end.
+
+    Inclusive: r[t] = dy[t] + x[t+1] r[t+1]. Exclusive: r[t] = s[t+1], s[t] = dy[t] + x[t] s[t+1].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        ctx.way = way
+        ctx.save_for_backward(x)
+        return scan_rows(x, "prod", way)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        x, way = ctx.saved_tensors[0].conj(), ctx.way
+        other = way.other()._replace(exclusive=False)
+        meet(way.comm)
+        before = Product.apply(x, way._replace(exclusive=True))
+        if way.exclusive:
+            return before * Shift.apply(Recurrence.apply(x, dy, None, other), other), None
+        return before * Recurrence.apply(Shift.apply(x, other), dy, None, other), None
+
+
+class LogSum(torch.autograd.Function):
+    """y = log sums of exp(x). dx[t] = sum of dy[j] exp(x[t] - y[j]) over j from t on.
+
+    The sums of positive and of negative dy are found as logarithms, so nothing overflows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
+        y = scan_rows(x, "logaddexp", way)
+        ctx.way = way
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
+        x, y = ctx.saved_tensors
+        meet(ctx.way.comm)
+        logs = torch.where(y == -torch.inf, -torch.inf, dy.abs().log() - y)
+        parts = []
+        for sign in (dy > 0, dy < 0):
+            part = torch.where(sign, logs, -torch.inf)
+            parts.append((x + scan_rows(part, "logaddexp", ctx.way.other())).exp())
+        return parts[0] - parts[1], None
+
+
+class _Extreme(torch.autograd.Function):
+    """y = maxima or minima of x. An element that wins gets dy up to the next one that wins."""
+
+    op = ""
+
+    @classmethod
+    def _forward(cls, ctx: Any, x: Tensor, way: Direction) -> Any:
+        y = scan_rows(x, cls.op, way)
+        wins = (x == y) | x.isnan()
+        ctx.way = way
+        ctx.save_for_backward(wins)
+        if not way.indices:
+            return y
+        first = sum(way.lengths[: way.comm.rank])
+        places = torch.arange(first, first + len(x), device=x.device).unsqueeze(1)
+        none, latest = (sum(way.lengths), "min") if way.reverse else (-1, "max")
+        indices = scan_rows(torch.where(wins, places, none), latest, way)
+        ctx.mark_non_differentiable(indices)
+        return y, indices
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, Any]:
+        (wins,) = ctx.saved_tensors
+        other = ctx.way.other()
+        meet(other.comm)
+        goes_on = Shift.apply((~wins).to(dy.dtype), other)
+        return torch.where(wins, Recurrence.apply(goes_on, dy, None, other), 0), None
+
+
+class Maximum(_Extreme):
+    """y = maxima of x."""
+
+    op = "max"
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Any:
+        return Maximum._forward(ctx, x, way)
+
+
+class Minimum(_Extreme):
+    """y = minima of x."""
+
+    op = "min"
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: Direction) -> Any:
+        return Minimum._forward(ctx, x, way)
