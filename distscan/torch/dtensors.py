@@ -33,7 +33,7 @@ def call_locally(
             )
     if form.pop("comm", None) is not None:
         raise TypeError("comm= is not for DTensors: their mesh has the ranks")
-    for name in ("initial", "segments", "return_last", "return_total"):
+    for name in ("initial", "segments", "cu_seqlens", "return_last", "return_total"):
         if form.get(name) is not None and form[name] is not False:
             raise TypeError(f"{name}= is not for DTensors: pass local tensors, and comm=")
     comm = _ranks_along(first, dim)

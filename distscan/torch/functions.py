@@ -152,6 +152,7 @@ def linear_recurrence(
     reverse: bool = False,
     initial: Tensor | None = None,
     segments: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     return_last: bool = False,
 ) -> Any:
     """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along ``dim``, over all ranks.
@@ -159,18 +160,24 @@ def linear_recurrence(
     Parameters
     ----------
     a, b
-        This rank's shards, of one shape and type.
+        This rank's shards, of one shape. If their types differ, as float32 and bfloat16 may, both
+        are converted to the type that PyTorch promotes them to.
     dim, comm, reverse
         As in ``cumsum``; with ``reverse``, ``h[t] = a[t] * h[t+1] + b[t]``.
     initial
         The state before the first element, of the shape of ``b`` without ``dim`` and of its type,
         the same on every rank. None is 0. Its gradient is on the rank with the first element, and 0
-        on the others: add them up, as for any parameter that ranks share.
+        on the others: add them up, as for any parameter that ranks share. With ``cu_seqlens``, a
+        state for each sequence, [sequences, ...].
     segments
         Where independent recurrences begin, such as packed sequences: bools [n], n the length of
         this rank's shard along ``dim``, True at the first element of each. Not with ``initial``.
+    cu_seqlens
+        The same by places among the elements of all ranks: integers [sequences + 1] that do not
+        fall, from 0 to the number of elements, the same on every rank. Sequence i has the elements
+        ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``.
     return_last
-        Whether to return the last state of all ranks, too.
+        Whether to return the last state of all ranks, too. Not with ``cu_seqlens``.
 
     Returns
     -------
@@ -195,12 +202,20 @@ def linear_recurrence(
     tensor([8., 4., 3.])
     """
     form: Any = {"initial": initial, "segments": segments, "return_last": return_last}
+    form["cu_seqlens"] = cu_seqlens
     if is_dtensor(a) or is_dtensor(b):
         form |= {"comm": comm, "reverse": reverse}
         return call_locally(linear_recurrence, (a, b), dim, **form)
     (a, b), way = _begin("linear_recurrence", (a, b), dim, comm=comm, reverse=reverse, **form)
-    first = None if initial is None else initial.reshape(-1)
-    h = Recurrence.apply(_rows(a, dim), _rows(b, dim), first, way)
+    a_rows, b_rows, first = _rows(a, dim), _rows(b, dim), None
+    if cu_seqlens is not None:
+        way, heads, sequences = _packed(cu_seqlens, way, b_rows)
+        if initial is not None:
+            states = initial.to(b.dtype).reshape(len(initial), b_rows.shape[1])
+            b_rows = b_rows.index_add(0, heads, a_rows[heads] * states[sequences])
+    elif initial is not None:
+        first = initial.to(b.dtype).reshape(-1)
+    h = Recurrence.apply(a_rows, b_rows, first, way)
     if not return_last:
         return _back(h, b, dim)
     if way.ranks():
@@ -208,6 +223,27 @@ def linear_recurrence(
     elif first is None:
         first = h.sum(0)  # of no rows
     return _back(h, b, dim), first.reshape(b.movedim(dim, 0).shape[1:])
+
+
+def _packed(cu_seqlens: Tensor, way: Direction, rows: Tensor) -> tuple[Direction, Tensor, Tensor]:
+    """Return the direction with segments; this rank's first rows of sequences, and their numbers.
+
+    They are first in the order of the scan. Raises ValueError on every rank alike.
+    """
+    ends, total = cu_seqlens.to(rows.device, torch.int64), sum(way.lengths)
+    if int(ends[-1]) != total:
+        raise ValueError(f"cu_seqlens ends at {int(ends[-1])}; the ranks have {total} elements")
+    begin = sum(way.lengths[: way.comm.rank])
+    some = ends[:-1] < ends[1:]  # empty sequences have no rows
+
+    def here(places: Tensor) -> tuple[Tensor, Tensor]:
+        mine = some & (places >= begin) & (places < begin + len(rows))
+        return places[mine] - begin, mine.nonzero().squeeze(1)
+
+    segments = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    segments[here(ends[:-1])[0]] = True
+    heads = here(ends[1:] - 1) if way.reverse else here(ends[:-1])
+    return way._replace(segments=segments), *heads
 
 
 class _Function(NamedTuple):
@@ -250,6 +286,7 @@ def _begin(
     dtype: Any = None,
     initial: Tensor | None = None,
     segments: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     return_last: bool = False,
     return_total: bool = False,
     return_indices: bool = False,
@@ -261,16 +298,21 @@ def _begin(
             raise TypeError(f"{name} takes tensors of PyTorch, not {type(tensor).__name__}")
         if not -tensor.ndim <= dim < tensor.ndim:
             raise IndexError(f"dim is {dim}; the tensor has {tensor.ndim} dimensions")
-        if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
+        if tensor.shape != tensors[0].shape:
             raise ValueError(
-                f"a is {tensors[0].dtype} {list(tensors[0].shape)}, b {tensor.dtype} "
-                f"{list(tensor.shape)}: they must have one type and one shape"
+                f"a has shape {list(tensors[0].shape)}, b {list(tensor.shape)}: they must be equal"
             )
-    if dtype is not None:
-        tensors = tuple(tensor.to(dtype) for tensor in tensors)
+    if dtype is None:
+        dtype = _common_type(tensors)
+    tensors = tuple(tensor.to(dtype) for tensor in tensors)
     shape = list(tensors[0].shape)
     length = shape.pop(dim)
-    _check_states(initial, segments, tensors[0].dtype, shape, length)
+    if cu_seqlens is None:
+        _check_states(initial, segments, dtype, shape, length)
+    else:
+        _check_sequences(cu_seqlens, initial, shape)
+        if segments is not None or return_last:
+            raise ValueError("cu_seqlens is not for segments=, and not for return_last=")
     call.same = Terms(
         {
             "the function": f"distscan.torch.{name}",
@@ -281,6 +323,7 @@ def _begin(
             "reverse": bool(reverse),
             "whether there is an initial state": initial is not None,
             "whether there are segments": segments is not None,
+            "cu_seqlens": None if cu_seqlens is None else cu_seqlens.tolist(),
             "return_last": bool(return_last),
             "return_total": bool(return_total),
             "return_indices": bool(return_indices),
@@ -305,13 +348,48 @@ def _begin(
     return tensors, direction
 
 
+def _common_type(tensors: tuple[Tensor, ...]) -> Any:
+    """Return the type of a computation: that of all tensors; float32 for narrower ones in autocast.
+
+    It is so for ``torch.cumsum``, too.
+    """
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    narrow = dtype in {torch.float16, torch.bfloat16}
+    if narrow and torch.is_autocast_enabled(tensors[0].device.type):
+        return torch.float32
+    return dtype
+
+
+def _check_sequences(cu_seqlens: Any, initial: Any, shape: list[int]) -> None:
+    """Check the ends of packed sequences, and their first states; raise TypeError or ValueError."""
+    if not isinstance(cu_seqlens, torch.Tensor) or cu_seqlens.dtype not in {
+        torch.int32,
+        torch.int64,
+    }:
+        raise TypeError("cu_seqlens is no tensor of int32 or int64")
+    if (
+        cu_seqlens.ndim != 1
+        or not len(cu_seqlens)
+        or cu_seqlens[0]
+        or (cu_seqlens.diff() < 0).any()
+    ):
+        raise ValueError("cu_seqlens must be [sequences + 1], begin with 0, and not fall")
+    states = [len(cu_seqlens) - 1, *shape]
+    if initial is not None and not isinstance(initial, torch.Tensor):
+        raise TypeError(f"initial is a tensor of PyTorch, not {type(initial).__name__}")
+    if initial is not None and [*initial.shape] != states:
+        raise ValueError(f"initial has shape {list(initial.shape)}; the states have {states}")
+
+
 def _check_states(
     initial: Any, segments: Any, dtype: torch.dtype, shape: list[int], length: int
 ) -> None:
     """Check the first state, and where recurrences begin; raise TypeError or ValueError."""
     if initial is not None and not isinstance(initial, torch.Tensor):
         raise TypeError(f"initial is a tensor of PyTorch, not {type(initial).__name__}")
-    if initial is not None and (initial.dtype, [*initial.shape]) != (dtype, shape):
+    if initial is not None and (
+        torch.promote_types(initial.dtype, dtype) != dtype or [*initial.shape] != shape
+    ):
         raise ValueError(
             f"initial is {initial.dtype} {list(initial.shape)}; the states are {dtype} {shape}"
         )

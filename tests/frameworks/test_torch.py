@@ -333,6 +333,53 @@ def test_segments(heads, reverse, comm, rng):
     torch.testing.assert_close(function(a, endless), loop(a, endless))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("ends", [[0, 7], [0, 0, 3, 3, 4, 7, 7], [*range(8)]])
+def test_packed_sequences(ends, reverse, comm, rng):
+    """By cumulative lengths, each with a first state of its own."""
+    a, b = drawn(rng, 7, 2).requires_grad_(), drawn(rng, 7, 2).requires_grad_()
+    states = drawn(rng, len(ends) - 1, 2).requires_grad_()
+    cu_seqlens = torch.tensor(ends, dtype=torch.int32)
+
+    def packed(a, b, states):
+        form = {"initial": Replicated.apply(states), "cu_seqlens": cu_seqlens, "reverse": reverse}
+        return whole(functools.partial(scans.linear_recurrence, **form), 0, comm)(a, b)
+
+    def loop(a, b, states):
+        parts = []
+        for (begin, end), state in zip(pairwise(ends), states, strict=True):
+            steps, h = [], state
+            for t in range(begin, end)[:: -1 if reverse else 1]:
+                h = a[t] * h + b[t]
+                steps.append(h)
+            parts += steps[:: -1 if reverse else 1]
+        return torch.stack(parts)
+
+    torch.testing.assert_close(packed(a, b, states), loop(a, b, states))
+    assert torch.autograd.gradcheck(packed, (a, b, states))
+    assert torch.autograd.gradgradcheck(packed, (a, b, states))
+
+
+def test_mixed_types_and_autocast(comm, rng):
+    """Narrow types accumulate in float32 in autocast, as PyTorch's do, and beside float32."""
+    n = 40
+    x = torch.from_numpy(rng.random(comm.size * n)).bfloat16()
+    own = x[comm.rank * n :][:n].clone().requires_grad_()
+    decay = torch.full((n,), 0.9, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = scans.cumsum(own, 0)
+    assert y.dtype == torch.float32
+    want = torch.cumsum(x.float(), 0)[comm.rank * n :][:n]
+    torch.testing.assert_close(y, want)
+    y.sum().backward()
+    assert own.grad.dtype == torch.bfloat16
+    h = scans.linear_recurrence(decay, own)
+    assert h.dtype == torch.float32
+    h.sum().backward()
+    assert decay.grad.dtype == torch.float32
+    assert scans.cumsum(own, 0).dtype == torch.bfloat16
+
+
 def test_the_last_state_of_no_elements(comm):
     empty, first = torch.ones(0, 3), torch.arange(3.0)
     for initial, want in ((None, torch.zeros(3)), (first, first)):
@@ -436,7 +483,7 @@ def test_refusals(comm):
     everywhere(
         comm,
         ValueError,
-        "one type and one shape",
+        "they must be equal",
         lambda: scans.linear_recurrence(x, x[:1] if last else x.double()),
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -447,6 +494,18 @@ def test_refusals(comm):
     everywhere(comm, TypeError, "initial is", lambda: solve(initial=0.0 if last else x[0]))
     everywhere(comm, TypeError, "bools", lambda: solve(segments=x[:, 0] if last else x[:, 0] > 0))
     everywhere(comm, ValueError, "segments has", lambda: solve(segments=x[0] > 0))
+    total = comm.size * len(x)
+    for places, kind, message in (
+        ([0.0, total], TypeError, "int32 or int64"),
+        ([0, total + 1], ValueError, "cu_seqlens ends at"),
+        ([1, total], ValueError, "begin with 0"),
+        ([0, 2, 1, total], ValueError, "not fall"),
+    ):
+        ends = torch.tensor(places)
+        everywhere(comm, kind, message, functools.partial(solve, cu_seqlens=ends))
+    ends = torch.tensor([0, total])
+    everywhere(comm, ValueError, "not for", lambda: solve(cu_seqlens=ends, return_last=True))
+    everywhere(comm, ValueError, "initial has", lambda: solve(cu_seqlens=ends, initial=x[0]))
     if comm.size > 1:
         everywhere(
             comm, DisagreementError, "shape", lambda: scans.cumsum(x if last else x[:, :2], 0)
