@@ -71,13 +71,13 @@ def communicator(comm: Any) -> Comm:
             raise LaunchError(_launch_fault(launched))
     if is_group(comm):
         comm = torch_comm(comm)
+    elif comm == MPI.COMM_NULL:  # this loads MPI
+        raise ValueError("comm is MPI.COMM_NULL: this rank is not part of the communicator")
     elif not isinstance(comm, TorchComm | MPI.Intracomm):
         raise TypeError(
             "comm must be an mpi4py intracommunicator or a process group of PyTorch, not "
             f"{type(comm).__name__}"
         )
-    elif comm == MPI.COMM_NULL:
-        raise ValueError("comm is MPI.COMM_NULL: this rank is not part of the communicator")
     if comm.size > 1:
         if _forked:
             raise RuntimeError(

@@ -53,15 +53,20 @@ class TorchComm(Comm):
         This rank, and the number of ranks.
     """
 
-    def __init__(self, gloo: Any, ranks: list[int]) -> None:
-        """``ranks`` are those of a group of gloo, in the order of this communicator."""
+    def __init__(self, gloo: Any, processes: list[int]) -> None:
+        """Take the processes of a group of gloo, as ranks in this order.
+
+        They are numbered as in the default group.
+        """
         import torch.distributed  # noqa: PLC0415 - the caller has
 
-        self._torch: Any = torch
         super().__init__()
-        self._gloo, self._ranks = gloo, ranks
-        self.size = len(ranks)
-        self.rank = ranks.index(torch.distributed.get_rank(gloo))
+        self._torch: Any = torch
+        self._gloo, self._processes = gloo, processes
+        #: For each rank of this communicator, its rank in the group of gloo.
+        self._ranks = [torch.distributed.get_group_rank(gloo, number) for number in processes]
+        self.size = len(processes)
+        self.rank = self._ranks.index(torch.distributed.get_rank(gloo))
 
     @classmethod
     def of(cls, group: Any) -> "TorchComm":
@@ -69,7 +74,7 @@ class TorchComm(Comm):
         from torch import distributed  # noqa: PLC0415 - the caller has
 
         gloo = group if distributed.get_backend(group) == "gloo" else _new_gloo(group)
-        return cls(gloo, [*range(distributed.get_world_size(group))])
+        return cls(gloo, distributed.get_process_group_ranks(group))
 
     # ---- communicators of the same ranks ---------------------------------------------------------
 
@@ -78,13 +83,13 @@ class TorchComm(Comm):
 
         A message that does not come within ``wait_limit`` raises RuntimeError.
         """
-        return TorchComm(_new_gloo(self._gloo, wait_limit()), self._ranks)
+        return TorchComm(_new_gloo(self._gloo, wait_limit()), self._processes)
 
     def Split(self, color: int, key: int) -> "TorchComm":
         """Return one of all ranks in the order of their keys; collective. Colors are the same."""
         keys = self.allgather(key)
         order = sorted(range(self.size), key=lambda rank: (keys[rank], rank))
-        return TorchComm(_new_gloo(self._gloo), [self._ranks[rank] for rank in order])
+        return TorchComm(_new_gloo(self._gloo), [self._processes[rank] for rank in order])
 
     def Split_type(self, _: Any) -> "_Node":
         """Return the ranks of this node; collective."""

@@ -89,7 +89,12 @@ for comm in (None, world):
     except np.exceptions.AxisError as error:
         assert "rank 0" in str(error)
 
-for part in (distributed.new_group([0, 1]), distributed.new_group([*range(size)][::-1])):
+backwards = [*range(size)][::-1]
+for part in (
+    distributed.new_group([0, 1]),
+    distributed.new_group(backwards),
+    distributed.new_group(backwards, sort_ranks=False),
+):
     if part is not distributed.GroupMember.NON_GROUP_MEMBER:
         want = 2 * distributed.get_rank(part) + np.arange(1, 3)
         np.testing.assert_array_equal(distscan.scan(np.ones(2), comm=part), want)
