@@ -171,9 +171,15 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
     options.seed = comm.bcast(secrets.randbits(32) if options.seed is None else options.seed)
-    campaign, calls, begin = Campaign(options), 0, time.monotonic()
+    campaign, calls, begin, shown = Campaign(options), 0, time.monotonic(), 0
+    if comm.rank == 0:
+        print(f"seed {options.seed}", flush=True)
     while calls < (options.calls or (10_000 if options.graphs else 100_000)):
         calls += campaign.graph() if options.graphs else campaign.plan()
+        seconds = int(time.monotonic() - begin)
+        if comm.rank == 0 and seconds >= shown + 10:
+            print(f"{calls} calls in {seconds} s", flush=True)
+            shown = seconds
     if comm.rank == 0:
         counts = ", ".join(f"{name} {count}" for name, count in campaign.calls.items())
         seconds = time.monotonic() - begin
