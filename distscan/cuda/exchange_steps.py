@@ -187,8 +187,7 @@ class Fused(OnGpus):
         if config is not None:
             fused = FusedScan(op, registers, n, form, config, words=words)
             return Workspace(scan=fused, call_off=call_off, total=words)
-        reduce = ReduceExchange(op, types, n, form)
-        reduce.seed(form.seed, registers.acc, words)
+        reduce = ReduceExchange(op, types, n, form, words=words)
         scan = self.make_scan(op, types)
         return Workspace(scan=scan, reduce=reduce, call_off=call_off, total=words)
 

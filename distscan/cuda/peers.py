@@ -25,7 +25,7 @@ from ..core.form import Form
 from ..core.operators import Operator
 from ..core.steps import WAIT, wait_limit
 from .arguments import Peers, flagged, total_type, view
-from .definitions import definitions, settable
+from .definitions import definitions, register_types, settable
 from .kernel import Kernel
 from .launches import Reduce, count_unaligned
 from .policy import LaunchConfig
@@ -186,12 +186,15 @@ class ReduceExchange(Reduce):
 
     _entry = "reduce_exchange"
 
+    def __init__(
+        self, op: Operator, types: Types, n: int, form: Form, *, words: OffsetWords
+    ) -> None:
+        """Do as ``Reduce``; the offset goes to ``words``."""
+        super().__init__(op, types, n, form)
+        set_exchange(self.arguments, form.seed, register_types(op, types).acc, words)
+
     def _bind(self, op: Operator) -> None:
         """Do nothing: exact sums, which have a unit, are not exchanged by GPUs."""
-
-    def seed(self, first: NDArray[Any] | None, acc: np.dtype[Any], words: OffsetWords) -> None:
-        """Set what comes before the first shard, and where the offset goes."""
-        set_exchange(self.arguments, first, acc, words)
 
     def prepare_exchange(self, x: Any, y: Any, heads: Any, inbox: Inbox) -> None:
         """Set the other arguments but the epoch."""

@@ -168,8 +168,9 @@ class Calls:
     def _arrays(self, x: Any, out: Any, segments: Any) -> tuple[Any, Any, Any, Any]:
         """Return what ``Expected.check`` does; arrays like the last ones are not checked again."""
         self._repeats = False
-        if self._are_alike(x, out, segments):
-            self._addresses = self._locate(x), self._locate(out)
+        addresses = self._addresses_alike(x, out, segments)
+        if addresses is not None:
+            self._addresses = addresses
             flat = x if x.ndim == 1 else x.reshape(-1)
             result = flat, out if out.ndim == 1 else out.reshape(-1), None, out
         else:
@@ -188,17 +189,17 @@ class Calls:
 
     def _can_repeat(self, x: Any, out: Any, segments: Any) -> bool:
         """Return whether the steps may ``repeat`` their last call, on these arrays."""
-        if not self._are_alike(x, out, segments):
+        addresses = self._addresses_alike(x, out, segments)
+        if addresses is None:
             return False
-        addresses = self._locate(x), self._locate(out)
         if addresses != self._addresses:
             if not self._scan.steps.move(x, out):
                 return False
             self._addresses = addresses
         return True
 
-    def _are_alike(self, x: Any, out: Any, segments: Any) -> bool:
-        """Return whether arrays differ from the last ones in their addresses alone, if at all.
+    def _addresses_alike(self, x: Any, out: Any, segments: Any) -> tuple[int, int] | None:
+        """Return the addresses of arrays that differ from the last ones in nothing else; or None.
 
         They are the same array, or do not overlap.
         """
@@ -209,12 +210,12 @@ class Calls:
             or segments is not None
             or self._properties != (describe(x), describe(out))
         ):
-            return False
-        source, target = self._locate(x), self._locate(out)
-        if source == target and self._in_place:
-            return True
+            return None
+        source, target = addresses = self._locate(x), self._locate(out)
         x_size, out_size = self._sizes
-        return source + x_size <= target or target + out_size <= source
+        in_place = source == target and self._in_place
+        apart = source + x_size <= target or target + out_size <= source
+        return addresses if in_place or apart else None
 
     def start(self, x: Any, out: Any, segments: Any) -> tuple[CollectiveCall, Any]:
         """Begin a call, and its exchange; do not wait for other ranks."""

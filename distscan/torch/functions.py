@@ -201,8 +201,12 @@ def linear_recurrence(
     >>> distscan.torch.linear_recurrence(half, b)
     tensor([8., 4., 3.])
     """
-    form: Any = {"initial": initial, "segments": segments, "return_last": return_last}
-    form["cu_seqlens"] = cu_seqlens
+    form: Any = {
+        "initial": initial,
+        "segments": segments,
+        "cu_seqlens": cu_seqlens,
+        "return_last": return_last,
+    }
     if is_dtensor(a) or is_dtensor(b):
         form |= {"comm": comm, "reverse": reverse}
         return call_locally(linear_recurrence, (a, b), dim, **form)

@@ -23,6 +23,7 @@ from stress_cases import COMPOSE, LATEST
 from stress_device import KERNELS, POISON
 
 import distscan
+from distscan.engine.shard_scan import LONGEST_ROW
 
 OPERATORS = {"compose": COMPOSE, "latest": LATEST}
 TYPES = [line.split() for line in (
@@ -32,7 +33,6 @@ TYPES = [line.split() for line in (
 )]  # fmt: skip
 STRATEGIES = ["fused", "auto", "nccl"]
 SEGMENTS = [None, None, None, "?", "b", "i", "d"]  # flags, and keys
-LONGEST_ROW = 64 << 10  # bytes, as engine/shard_scan.py has it
 
 
 def draw_marks(rng: np.random.Generator, dtype: str, n: int) -> Any:
@@ -171,15 +171,15 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
     options.seed = comm.bcast(secrets.randbits(32) if options.seed is None else options.seed)
-    campaign, calls, begin, shown = Campaign(options), 0, time.monotonic(), 0
+    campaign, calls, begin, latest = Campaign(options), 0, time.monotonic(), 0
     if comm.rank == 0:
         print(f"seed {options.seed}", flush=True)
     while calls < (options.calls or (10_000 if options.graphs else 100_000)):
         calls += campaign.graph() if options.graphs else campaign.plan()
         seconds = int(time.monotonic() - begin)
-        if comm.rank == 0 and seconds >= shown + 10:
+        if comm.rank == 0 and seconds >= latest + 10:
             print(f"{calls} calls in {seconds} s", flush=True)
-            shown = seconds
+            latest = seconds
     if comm.rank == 0:
         counts = ", ".join(f"{name} {count}" for name, count in campaign.calls.items())
         seconds = time.monotonic() - begin

@@ -8,22 +8,11 @@ import sys
 
 import pytest
 
-from support.processes import environment
+from support.processes import NO_MPI, environment
 
 pytest.importorskip("torch", reason="no PyTorch")
 
 pytestmark = [pytest.mark.one_rank, pytest.mark.timeout(120)]
-
-NO_MPI = """
-import sys
-
-class NoMpi:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "mpi4py":
-            raise ImportError("there is none")
-
-sys.meta_path.insert(0, NoMpi())
-"""
 
 PROGRAM = """
 import os

@@ -6,20 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from support.processes import environment
+from support.processes import NO_MPI, environment
 
 pytestmark = pytest.mark.one_rank
-
-NO_MPI = """
-import sys
-
-class NoMpi:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "mpi4py":
-            raise ImportError("there is none")
-
-sys.meta_path.insert(0, NoMpi())
-"""
 
 LOCAL = """
 import pickle

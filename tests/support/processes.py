@@ -33,6 +33,19 @@ def left(comm, folder):
 _LAUNCHERS = "PMI", "OMPI_", "PRTE", "HYDRA", "MPI_"
 
 
+# A program that begins with this finds no mpi4py.
+NO_MPI = """
+import sys
+
+class NoMpi:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "mpi4py":
+            raise ImportError("there is none")
+
+sys.meta_path.insert(0, NoMpi())
+"""
+
+
 def environment(**variables):
     """This process's environment without the launcher's variables, and with ``variables``."""
     others = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
