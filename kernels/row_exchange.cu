@@ -30,8 +30,7 @@ distscan_row_exchange(const T* total /* [inner] */, int64 inner, Peers peers, T 
     if (threadIdx.x == 0) inboxes.store(to, static_cast<unsigned>(State::SOMETHING));
   }
 
-  // ---- 2. the rows of all earlier GPUs, in the order of the scan
-  // ----------------------------------
+  // ---- 2. the rows of all earlier GPUs, in their order -------------------------------------
   Fault fault = Fault::NONE;
   for (int rank = 0; rank < peers.rank && fault == Fault::NONE; ++rank)
     fault = inboxes.wait_for_state(rank);
@@ -47,8 +46,7 @@ distscan_row_exchange(const T* total /* [inner] */, int64 inner, Peers peers, T 
     if (before.some) offset[i] = join<Op>(Prefix<T>{first, has_first}, before.value).value;
   }
 
-  // ---- 3. what other GPUs and the host learn
-  // ------------------------------------------------------
+  // ---- 3. what other GPUs and the host learn ----------------------------------------------------
   const bool late = __syncthreads_or(fault == Fault::LATE);
   const bool failed = __syncthreads_or(fault == Fault::FAILED);
   for (int rank = threadIdx.x; rank < peers.rank; rank += DISTSCAN_THREADS)

@@ -62,6 +62,13 @@ struct Barrier {
   }
 };
 
+// Wait for all THREADS threads of the block, whose warps may call this from different branches.
+// __syncthreads() is for threads that all reach the same one.
+template <int THREADS>
+__device__ inline void wait_for_block() {
+  asm volatile("barrier.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
 // Let the copy engine see barriers that this thread has initialised. __syncthreads() must follow,
 // for the other threads.
 __device__ inline void barriers_are_ready() {

@@ -5,8 +5,7 @@
 
 namespace distscan {
 
-// ---- By integers: for every exponent
-// -------------------------------------------------------------
+// ---- By integers: for every exponent -----------------------------------------------------------
 
 // The bits of k * 2^lowest as a float. Sums of zero are +0.
 template <class Out>
@@ -39,8 +38,7 @@ typename Format<Out>::Bits rounded_bits(__int128 k, int64 lowest) {
   return typename F::Bits(sign | (bits < INFINITE ? bits : INFINITE));
 }
 
-// ---- By vectors of doubles
-// -----------------------------------------------------------------------
+// ---- By vectors of doubles ---------------------------------------------------------------------
 
 // Whether doubles on the way to a float have no bits below 2^-1074, and infinity if they overflow.
 // bfloat16 goes by way of floats, too, whose lowest bit is 2^-149.

@@ -17,8 +17,7 @@
 
 namespace distscan {
 
-// ---- The total of a shard with keys
-// --------------------------------------------------------------
+// ---- The total of a shard with keys ------------------------------------------------------------
 
 // A Flagged<T>, then Ends<K>: as a kernel publishes them, in words.
 template <class T, class K>
@@ -73,8 +72,7 @@ struct Keyed {
   }
 };
 
-// ---- By source
-// -----------------------------------------------------------------------------------
+// ---- By source ---------------------------------------------------------------------------------
 
 // Value    what is sent: `of` a source of n elements and their total
 // Op       the operator on it

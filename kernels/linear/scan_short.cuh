@@ -8,6 +8,7 @@
 //   look-ahead warp  publishes the tile's total, and combines the totals of all earlier tiles
 #pragma once
 
+#include "../base/barrier.cuh"
 #include "../base/fields.cuh"
 #include "../base/look_ahead.cuh"
 #include "../base/warp_tile.cuh"
@@ -52,7 +53,7 @@ template <class Op, class PartialOp, class Partial, class Shape, bool EXCLUSIVE,
 __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
                            const typename PointerTo<Y>::Mutable& y /* [n] */, const Shard& shard,
                            const Workspace& work, const Offset<T>& offset) {
-  constexpr int WARPS = Shape::WARPS;
+  constexpr int WARPS = Shape::WARPS, THREADS = (WARPS + 1) * LANES;
   __shared__ T warp_total[WARPS];
   __shared__ T up_to_warp[WARPS];  // inclusive
   __shared__ TilePrefix<T> tile_prefix;
@@ -68,7 +69,7 @@ __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
 
   // ---- 1. the tile's total --------------------------------------------------------------------
   if (warp == WARPS) {
-    __syncthreads();
+    wait_for_block<THREADS>();
     const int lane = lane_index() < WARPS ? lane_index() : 0;
     const T up_to = warp_scan<Op, WARPS>(warp_total[lane]);
     if (lane_index() == WARPS - 1) publish(work.totals, tile, up_to, ticket.launch());
@@ -84,19 +85,19 @@ __device__ void scan_short(const typename PointerTo<X>::Const& x /* [n] */,
     LookAhead<Op, T, 5> ahead;  // 160 multiprocessors: at once; of more, in two trips
     const Prefix<T> prefix = ahead.up_to(tile, work.totals, ticket.launch(), before_cursor);
     if (lane_index() == 0) tile_prefix = TilePrefix<T>::of(prefix, called_off);
-    __syncthreads();
+    wait_for_block<THREADS>();
     return;
   }
   const int64 at = shard.at<Shape>(tile), count = shard.end<Shape>(tile) - tile * Shape::SIZE;
   const auto rows = load_existing<Shape>(x + at, count, warp);
   const T total = convert<T>(reduce_warp_tile<PartialOp, Partial>(rows));
   if (lane_index() == 0) warp_total[warp] = total;
-  __syncthreads();
+  wait_for_block<THREADS>();
 
   // ---- 3. each warp tile, seeded with it --------------------------------------------------------
   bool called_off = false;
   const auto prefixed = [&] {
-    __syncthreads();
+    wait_for_block<THREADS>();
     called_off = tile_prefix.called_off();
     const Prefix<T> prefix = tile_prefix.prefix();
     return warp > 0 ? join<Op>(prefix, up_to_warp[warp - 1]) : prefix;
