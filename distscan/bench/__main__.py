@@ -21,7 +21,7 @@ from ..cpu import compiled, library, stores
 from ..mpi import agree, communicators
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
-from . import report, timing, uses
+from . import gradients, report, timing, uses
 from .case import form_cases, sized_cases
 from .contenders import ALL_OPS, CONTENDERS, CaseTrial, Contender, find_present, lesser_levels
 from .report import Report, size_text
@@ -38,6 +38,7 @@ _SEGMENTS = {"flags": np.dtype(np.bool_), "keys": np.dtype(np.int32)}
 _BARRED = {  # for each mode, the options that it does not have
     "forms": ("sizes", "types", "op", "plot", "block_scans", *_SIZED),
     "uses": ("types", "op", "plot", "block_scans", "forms", "contenders", *_SIZED),
+    "gradients": ("types", "op", "plot", "block_scans", "forms", "uses", "contenders", *_SIZED),
     "block_scans": ("against", "plot", *_SIZED),
 }
 # The options that ask for tables by size.
@@ -74,6 +75,8 @@ def parser() -> Parser:
     add("--uses", action="store_true",
         help="instead: what scans are used for, such as segments by key, beside what users would "
         "take; --sizes A leaves at most 2^A elements to each rank")  # fmt: skip
+    add("--gradients", action="store_true",
+        help="instead: forward and backward passes of distscan.torch, beside torch's")  # fmt: skip
     add("--contenders", type=_names, metavar="A,B,...",
         help="only these, and the copy; --list names them")  # fmt: skip
     add("--backend", choices=("auto", "cpu", "cuda"), default="auto",
@@ -107,9 +110,12 @@ def check_arguments(args: argparse.Namespace) -> None:
         for name in barred if getattr(args, mode) else ():
             if getattr(args, name):
                 raise ValueError(f"--{name} is not for --{mode}".replace("_", "-"))
-    args.by_size = not (args.forms or args.uses) and any(getattr(args, name) for name in _BY_SIZE)
-    args.most = max(args.sizes) if args.sizes else None  # for --uses
-    if args.levels and (args.by_size or args.uses):
+    args.of_uses = args.uses or args.gradients
+    args.by_size = not (args.forms or args.of_uses) and any(getattr(args, n) for n in _BY_SIZE)
+    args.most = max(args.sizes) if args.sizes else None  # for --uses and --gradients
+    if args.gradients and importlib.util.find_spec("torch") is None:
+        raise DistscanError("--gradients needs PyTorch; install it: pip install '.[torch]'")
+    if args.levels and (args.by_size or args.of_uses):
         raise ValueError("--levels is for --forms")
     if args.rows and args.segments:
         raise ValueError("--rows is not for --segments")
@@ -324,10 +330,11 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         _list(comm)
         return 0
     _check_machine(args, machine.backend, comm.size)
-    if not (args.forms or args.uses or args.by_size) and machine.backend == "cpu":
+    if not (args.forms or args.of_uses or args.by_size) and machine.backend == "cpu":
         args.forms = MIB
     trials, versions, missing = _trials(comm, args, machine.backend)
-    op = "forms" if args.forms else "uses" if args.uses else _form(args)
+    modes = [mode for mode in ("forms", "uses", "gradients") if getattr(args, mode)]
+    op = modes[0] if modes else _form(args)
     planned = {Key(trial.title, name, trial.n) for trial in trials for name in trial.names}
     setting = setting_of(machine.backend, comm.size, op)
     with agreed(comm):
@@ -454,12 +461,16 @@ def _trials(
     comm: Comm, args: argparse.Namespace, backend: str
 ) -> tuple[list[Trial], dict[str, str], dict[str, str]]:
     """Return the trials, the versions of their contenders, and the faults of others."""
-    if args.uses:
-        any_ranks = comm.size > 1
-        suited = [p for p in uses.PEERS if backend in p.backends and p.any_ranks >= any_ranks]
+    if args.of_uses:
+        any_ranks, among = comm.size > 1, gradients.PEERS if args.gradients else uses.PEERS
+        suited = [p for p in among if backend in p.backends and p.any_ranks >= any_ranks]
         peers, versions, missing = find_present(comm, suited)
         most = uses.MOST[backend] if args.most is None else args.most
-        return [UseTrial(use, peers) for use in uses.all_uses(backend, most)], versions, missing
+        if args.gradients:
+            every = gradients.all_passes(comm.size, most)
+        else:
+            every = uses.all_uses(backend, most)
+        return [UseTrial(use, peers) for use in every], versions, missing
     contenders, versions, missing = find_present(comm, _contenders(args, backend, comm.size))
     cases = sized_cases(
         BUILTIN[args.op],

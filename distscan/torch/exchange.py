@@ -25,6 +25,7 @@ class Direction(NamedTuple):
     exclusive: bool = False  # whether a result leaves out its own element
     segments: Tensor | None = None  # bools [n], where independent recurrences begin
     indices: bool = False  # whether to find the indices of maxima and minima
+    in_place: bool = False  # whether rows are [outer, n, m], on one rank
 
     def ranks(self) -> list[int]:
         """Return the ranks that have rows, in the order of the scan."""
@@ -37,9 +38,9 @@ class Direction(NamedTuple):
 
 
 def scan_rows(x: Tensor, op: str, way: Direction) -> Tensor:
-    """Scan rows along axis 0."""
+    """Scan rows [..., n, m] along n."""
     comm, reverse, exclusive = way.comm, way.reverse, way.exclusive
-    return scan(plain(x), op, axis=0, comm=comm, exclusive=exclusive, reverse=reverse)
+    return scan(plain(x), op, axis=x.ndim - 2, comm=comm, exclusive=exclusive, reverse=reverse)
 
 
 def plain(x: Tensor) -> Tensor:
@@ -49,12 +50,14 @@ def plain(x: Tensor) -> Tensor:
 
 @collective
 def row_before(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> Tensor:
-    """Return the row [1, m] before the first one of this rank, in scan order; zeros if none is.
+    """Return the row [..., 1, m] before the first one of this rank, in scan order; else zeros.
 
     Without rows, return [0, m].
     """
     call.same = Terms({"the function": "a shift by one row", "reverse": way.reverse})
-    row = torch.zeros_like(x[:1])
+    row = torch.zeros_like(x[..., :1, :])
+    if not call.several:
+        return row
     sent = plain(x[:1] if way.reverse else x[-1:]).cpu()
     received = torch.empty_like(sent)
     call.settle()
@@ -74,8 +77,10 @@ def row_before(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> Ten
 
 @collective
 def row_of_owner(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> Tensor:
-    """Return the last row [m] of all ranks' x [n, m]; some rank has rows."""
+    """Return the last row [..., m] of all ranks' x [..., n, m]; some rank has rows."""
     call.same = Terms({"the function": "the last row", "reverse": way.reverse})
+    if not call.several:
+        return plain(x[..., 0 if way.reverse else -1, :]).clone()
     owner = way.ranks()[-1]
     row = plain(x[:1] if way.reverse else x[-1:]).cpu()
     row = row if comm.rank == owner else torch.empty((1, x.shape[1]), dtype=x.dtype)
@@ -87,8 +92,10 @@ def row_of_owner(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> T
 
 @collective
 def sum_for_owner(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> Tensor:
-    """Return the sum of all ranks' x [m], to the rank that has the last row."""
+    """Return the sum of all ranks' x [..., m], to the rank that has the last row."""
     call.same = Terms({"the function": "the gradient of the last row", "reverse": way.reverse})
+    if not call.several:
+        return x
     sent = plain(x).cpu()
     received = torch.zeros((comm.size, len(x)), dtype=x.dtype)
     call.settle()
@@ -100,6 +107,7 @@ def sum_for_owner(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> 
 
 
 _TAG = 1 << 13
+_SPIN = 2e-3  # seconds of looks that give way to other processes, before this one sleeps
 
 
 def _bytes(row: Tensor) -> Any:
@@ -125,7 +133,7 @@ def meet(comm: Comm) -> None:
         return
     number = 1 + (aside.Get_attr(_key_of_passes()) or 0)
     aside.Set_attr(_key_of_passes(), number)
-    deadline, pause = time.monotonic() + wait_limit(), 0.0
+    begin, limit = time.monotonic(), wait_limit()
     others = range(1, comm.size) if comm.rank == 0 else [0]
     if comm.rank > 0:
         aside.send(number, 0, _TAG)
@@ -135,10 +143,11 @@ def meet(comm: Comm) -> None:
             if aside.recv(source=rank, tag=_TAG) != number:
                 raise RankError(f"rank {rank} has left out a backward pass, and is out of step")
             missing.discard(rank)
-        if missing and time.monotonic() > deadline:
+        waited = time.monotonic() - begin
+        if missing and waited > limit:
             _raise_missing(min(missing))
-        time.sleep(pause)
-        pause = min(1e-3, pause + 1e-5)
+        if missing:
+            time.sleep(0 if waited < _SPIN else min(1e-3, waited / 50))
     if comm.rank == 0:
         for rank in others:
             aside.send(number, rank, _TAG)

@@ -211,7 +211,7 @@ def linear_recurrence(
         form |= {"comm": comm, "reverse": reverse}
         return call_locally(linear_recurrence, (a, b), dim, **form)
     (a, b), way = _begin("linear_recurrence", (a, b), dim, comm=comm, reverse=reverse, **form)
-    a_rows, b_rows, first = _rows(a, dim), _rows(b, dim), None
+    a_rows, b_rows, first = _rows(a, dim, way), _rows(b, dim, way), None
     if cu_seqlens is not None:
         way, heads, sequences = _packed(cu_seqlens, way, b_rows)
         if initial is not None:
@@ -264,7 +264,7 @@ def _scanned(function: _Function, x: Tensor, dim: int, **form: Any) -> Any:
     if is_dtensor(x):
         return call_locally(functools.partial(_scanned, function), (x,), dim, **form)
     (x,), way = _begin(function.name, (x,), dim, **form)
-    rows = _rows(x, dim)
+    rows = _rows(x, dim, way)
     if way.indices:
         return tuple(_back(part, x, dim) for part in function.apply(rows, way))
     y = function.apply(rows, way)
@@ -341,8 +341,16 @@ def _begin(
     call.settle()
     ranks = call.contributions()
     lengths = tuple(number // 2 for number in ranks)
-    form = bool(reverse), bool(exclusive), segments, bool(return_indices)
-    direction = Direction(call.comm, lengths, *form)
+    plain_form = initial is segments is cu_seqlens is None
+    direction = Direction(
+        call.comm,
+        lengths,
+        bool(reverse),
+        bool(exclusive),
+        segments,
+        bool(return_indices),
+        in_place=not call.several and plain_form and dim % tensors[0].ndim > 0,
+    )
     if any(number % 2 for number in ranks):
         gradients(call.comm)  # made here, where all ranks are
         if not needs:
@@ -407,14 +415,23 @@ def _check_states(
         raise ValueError("initial is not for segments")
 
 
-def _rows(x: Tensor, dim: int) -> Tensor:
-    """View a tensor as rows [n, m], n along ``dim``."""
+def _rows(x: Tensor, dim: int, way: Direction) -> Tensor:
+    """View a tensor as rows [n, m], n along ``dim``; in place as [outer, n, m] where that is done.
+
+    So it is on one rank, without a first state and segments. Else [outer, n, m] with outer > 1 is
+    copied.
+    """
+    dim %= x.ndim
+    if way.in_place:
+        return x.reshape(x.shape[:dim].numel(), x.shape[dim], x.shape[dim + 1 :].numel())
     moved = x.movedim(dim, 0)
     return moved.reshape(len(moved), moved.shape[1:].numel())
 
 
 def _back(rows: Tensor, x: Tensor, dim: int) -> Tensor:
     """View rows in the shape of ``x``."""
+    if rows.ndim == 3:
+        return rows.reshape(x.shape)
     return rows.reshape(x.movedim(dim, 0).shape).movedim(0, dim)
 
 

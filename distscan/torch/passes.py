@@ -1,4 +1,6 @@
-"""The forward and backward passes: autograd functions of rows [n, m].
+"""The forward and backward passes: autograd functions of rows [n, m], joined over the ranks.
+
+Where there is one rank, they may be [outer, n, m]: nothing is moved to bring n to the front.
 
 Gradients of complex numbers have PyTorch's convention: that of y = a x is conj(a) dy. A backward
 pass has the same operations on every rank, whatever rows it has: PyTorch chooses the order of
@@ -48,10 +50,11 @@ class Shift(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
         ctx.way = way
-        row = row_before(x, comm=way.comm, way=way)
-        if not len(x):
+        row, n = row_before(x, comm=way.comm, way=way), x.shape[-2]
+        if not n:
             return x.clone()
-        return torch.cat([x[1:], row] if way.reverse else [row, x[:-1]])
+        parts = [x.narrow(-2, 1, n - 1), row] if way.reverse else [row, x.narrow(-2, 0, n - 1)]
+        return torch.cat(parts, -2)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
@@ -69,7 +72,7 @@ class Recurrence(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor, b: Tensor, first: Tensor | None, way: Direction) -> Tensor:
         start = None if first is None else plain(first).cpu()
         form: Any = {"comm": way.comm, "reverse": way.reverse, "segments": way.segments}
-        h = _solve(plain(a), plain(b), start, **form)
+        h = _solve(plain(a), plain(b), start, axis=b.ndim - 2, **form)
         ctx.way = way
         ctx.save_for_backward(a, h, first)
         return h
@@ -80,6 +83,8 @@ class Recurrence(torch.autograd.Function):
         way, other = ctx.way, ctx.way.other()
         meet(way.comm)
         db = Recurrence.apply(Shift.apply(a.conj(), other), dh, None, other)
+        if way.segments is None and first is None and not torch.is_grad_enabled():
+            return times_before(db, h, way), db, None, None
         before, dfirst = Shift.apply(h.conj(), way), None
         if way.segments is not None:  # the first element of each, in the order of the scan
             begins = way.segments.unsqueeze(1)
@@ -95,8 +100,19 @@ class Recurrence(torch.autograd.Function):
         return db * before, db, dfirst, None
 
 
+def times_before(db: Tensor, h: Tensor, way: Direction) -> Tensor:
+    """Return db[t] conj(h[t-1]), without a shifted copy of h; nothing is before the first row."""
+    row, n, da = row_before(h, comm=way.comm, way=way), h.shape[-2], torch.empty_like(db)
+    if n:
+        first, rest, others = (n - 1, 0, 1) if way.reverse else (0, 1, 0)
+        part = h.narrow(-2, others, n - 1).conj()
+        torch.mul(db.narrow(-2, rest, n - 1), part, out=da.narrow(-2, rest, n - 1))
+        torch.mul(db.narrow(-2, first, 1), row.conj(), out=da.narrow(-2, first, 1))
+    return da
+
+
 class Last(torch.autograd.Function):
-    """The last row [m] of all ranks, on every rank. Its owner gets the sum of the gradients."""
+    """The last row [..., m] of all ranks, on every one. Its owner gets the sum of the gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
@@ -110,15 +126,16 @@ class Last(torch.autograd.Function):
 
 
 class ToLast(torch.autograd.Function):
-    """Rows of zeros, of which the last one of all ranks is the sum of the ranks' x [m]."""
+    """Rows of zeros, of which the last one of all ranks is the sum of the ranks' x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, way: Direction) -> Tensor:
         ctx.way = way
         total = sum_for_owner(x, comm=way.comm, way=way)
-        rows = x.new_zeros(way.lengths[way.comm.rank], len(x))
+        *outer, m = x.shape
+        rows = x.new_zeros(*outer, way.lengths[way.comm.rank], m)
         if way.ranks()[-1] == way.comm.rank:
-            rows[0 if way.reverse else -1] = total
+            rows[..., 0 if way.reverse else -1, :] = total
         return rows
 
     @staticmethod
@@ -190,7 +207,7 @@ class _Extreme(torch.autograd.Function):
         if not way.indices:
             return y
         first = sum(way.lengths[: way.comm.rank])
-        places = torch.arange(first, first + len(x), device=x.device).unsqueeze(1)
+        places = torch.arange(first, first + x.shape[-2], device=x.device).unsqueeze(1)
         none, latest = (sum(way.lengths), "min") if way.reverse else (-1, "max")
         indices = scan_rows(torch.where(wins, places, none), latest, way)
         ctx.mark_non_differentiable(indices)

@@ -1,13 +1,16 @@
 """Linear recurrences over data spread over ranks: scans whose operator composes affine maps."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from ..core import arrays, dtypes
 from ..core import segments as segmented
 from ..core.arrays import HostFields
-from ..core.form import Extents, Pieces, is_long
+from ..core.form import Extents, Pieces, axis_number, is_long
 from ..core.operators import MAPS, MAPS_IN_SEGMENTS
 from ..core.scalars import exact_scalar
 from ..engine.array_scan import check_memory
@@ -24,6 +27,7 @@ def linear_recurrence(
     b: Any,
     initial: Any = None,
     *,
+    axis: int = 0,
     comm: Comm | None = None,
     reverse: bool = False,
     segments: Any = None,
@@ -35,15 +39,19 @@ def linear_recurrence(
     ----------
     a
         The factors: this rank's shard, of the shape of ``b``; or one number for all elements; or
-        [m], a factor for each column of ``b`` [n, m].
+        [...], a factor for each column of ``b`` [n, ...].
     b
-        This rank's shard [n] or [n, m], as for ``scan``, in the memory of the same device. The m
-        recurrences of [n, m] are independent. The result has the type of ``a`` and ``b`` together,
-        where a number of Python's has no type: bool and integers become float64. float16 and
-        bfloat16 accumulate in float32, and are rounded on the store.
+        This rank's shard [n, ...], as for ``scan``, in the memory of the same device. The
+        recurrences of its columns are independent. The result has the type of ``a`` and ``b``
+        together, where a number of Python's has no type: bool and integers become float64. float16
+        and bfloat16 accumulate in float32, and are rounded on the store.
     initial
-        ``h`` before the first element, and before each segment: a number; or [m], without
+        ``h`` before the first element, and before each segment: a number; or [...], without
         segments. It must be the same on every rank. None is 0.
+    axis
+        0 is the axis that is spread over the ranks. Along any other one, the recurrences of each
+        rank are its own; there are no segments then, ``initial`` is a number, and there is no
+        ``return_last``.
     comm
         An mpi4py intracommunicator, or a process group of ``torch.distributed``. None is
         ``MPI.COMM_WORLD``; where torchrun has started the ranks, it is the default group.
@@ -52,7 +60,7 @@ def linear_recurrence(
         needs it.
     segments
         Where independent recurrences begin, such as packed sequences: flags or keys [n] as for
-        ``scan``. With ``b`` [n, m], they are those of all columns.
+        ``scan``. They are those of all columns.
     return_last
         Whether to return the last state of all ranks, too.
 
@@ -62,7 +70,7 @@ def linear_recurrence(
         This rank's part of ``h``, of the kind and on the device of ``b``.
     last
         With ``return_last``: ``h`` of the last element in the order of the recurrence, a number or
-        [m], the same on every rank; ``initial`` if no rank has elements. To go on with further
+        [...], the same on every rank; ``initial`` if no rank has elements. To go on with further
         elements, pass it as ``initial``.
 
     Raises
@@ -85,6 +93,7 @@ def linear_recurrence(
     array([8., 4., 3.])
     """
     heads = None  # of columns
+    axis = axis_number(axis) or 0
     if segments is not None:
         heads = _heads_of_columns(call, segments, b, reverse=reverse)
         segments = segments if heads is None else None
@@ -93,10 +102,18 @@ def linear_recurrence(
     with arrays.on_device(terms):
         coefficients = arrays.as_native(a, "a")
         factors, number = _factors(a, coefficients, terms)
+        axis = normalize_axis_index(axis, terms.ndim)
+        if axis and (segments is not None or heads is not None or return_last or np.ndim(initial)):
+            raise ValueError(
+                f"along axis {axis}, initial is a number, and segments and return_last are not for "
+                "it: they are for the axis that is spread over the ranks, 0"
+            )
         flags = None if segments is None else arrays.as_native(segments, "segments")
         start = np.zeros((), number) if initial is None else _start_state(initial, terms, number)
         if start.ndim > 0 and (flags is not None or heads is not None):
             raise ValueError(f"initial has shape {start.shape}; segments need one number")
+        shape = terms.shape
+        factors, terms, restore = _as_scanned(factors, terms, axis)
         x, op, result = [factors, terms], MAPS, number
         state = np.dtype(np.float32) if number.itemsize == 2 else number
         if heads is not None:
@@ -109,20 +126,28 @@ def linear_recurrence(
         acc = dtypes.fields([state, state, np.dtype(np.bool_)][: op.arity])
         options = ScanOptions(
             op,
-            axis=None if terms.ndim == 1 else 0,
+            axis=None if terms.ndim == 1 else terms.ndim - 2,
             reverse=reverse,
-            initial=None if start.size == 0 else _maps(start, acc),
+            initial=None if start.size == 0 else _maps(start.reshape(-1), acc),
         )
         types = acc, np.dtype([("x1", result)])
-        scan = TupleScan(options, x, flags=flags, types=types, ranks=call.comm.size)
+        ranks = 1 if axis else call.comm.size  # along other axes there is no exchange
+        scan = TupleScan(options, x, flags=flags, types=types, ranks=ranks)
     call.same = Terms(
-        scan.terms | {"the function": "linear_recurrence", "return_last": return_last}
+        scan.terms
+        | {
+            "the function": "linear_recurrence",
+            "axis": axis,
+            "the shape beyond axis 0": shape[1:],
+            "return_last": return_last,
+        }
     )
     call.has_elements = scan.part.has_elements
     (h,) = scan.run(call)
     with scan.device:
         if result != number:
             h = dtypes.cast(h, number)
+        h = restore(h)
         convert = arrays.converter(b)
         last = _last_state(h, start, call, reverse=reverse) if return_last else None
         states = h if convert is None else convert(h)
@@ -135,7 +160,7 @@ def linear_recurrence(
 
 
 def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) -> Any:
-    """Return the head flags [n] of the rows of ``b`` [n, m] from flags or keys [n]; collective.
+    """Return the head flags [n] of the rows of ``b`` [n, ...] from flags or keys; collective.
 
     None for ``b`` [n], whose segments the scan itself takes.
     """
@@ -144,7 +169,7 @@ def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) 
     call.same = Terms(
         {"the function": "linear_recurrence with segments", "the dimensions of b": terms.ndim}
     )
-    if terms.ndim == 2:
+    if terms.ndim > 1:
         check_memory("segments", flags, terms, "b")
         if flags.shape != terms.shape[:1]:
             raise ValueError(f"segments has shape {flags.shape}, b {terms.shape}")
@@ -156,9 +181,9 @@ def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) 
         call.same["the dtype of segments"] = segmented.edge_dtype(flags.dtype)
     call.settle()
     comm = call.comm
-    edges = comm.allgather(local) if terms.ndim == 2 else []
+    edges = comm.allgather(local) if terms.ndim > 1 else []
     call.begin()
-    if terms.ndim != 2:
+    if terms.ndim < 2:
         return None
     before = edges[comm.rank + 1 :] if reverse else edges[: comm.rank][::-1]  # the nearest first
     earlier = next((edge for edge in before if edge is not None), None)
@@ -170,7 +195,7 @@ def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) 
 
 
 def _seed_segments(a: Any, b: Any, heads: Any, start: Any) -> list[Any]:
-    """Return copies of ``a`` and ``b`` [n, m] whose first rows are constant maps.
+    """Return copies of ``a`` and ``b`` [n, ...] whose first rows are constant maps.
 
     The first row of a segment gives the state after ``start``, for any state before it.
     """
@@ -186,8 +211,8 @@ def _factors(original: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
 
     ``original`` is the caller's ``a``.
     """
-    if b.ndim not in {1, 2}:
-        raise ValueError(f"b has shape {b.shape}: [n] or [n, m]")
+    if b.ndim == 0:
+        raise ValueError("b is one number: it must be [n, ...]")
     for name, array in (("a", a), ("b", b)):
         if not dtypes.is_number(array.dtype):
             raise TypeError(f"{name} is {array.dtype}; a recurrence takes numbers")
@@ -200,12 +225,33 @@ def _factors(original: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
     if a.shape in {(), b.shape[1:]}:
         return arrays.namespace(b).broadcast_to(a.astype(number), b.shape), number
     if a.shape != b.shape:
-        raise ValueError(f"a has shape {a.shape}, b {b.shape}: a number, [m], or alike")
+        raise ValueError(f"a has shape {a.shape}, b {b.shape}: a number, [...], or alike")
     return a, number
 
 
+def _as_scanned(a: Any, b: Any, axis: int) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """Return ``a`` and ``b`` as they are scanned, and what gives a result its shape.
+
+    Along axis 0 they are [n], or views [n, m]. Along another one they are views [outer, n, m] on
+    GPUs, and copies [n, m] on CPUs.
+    """
+    shape = b.shape
+    if len(shape) == 1:
+        return a, b, lambda h: h
+    if axis == 0:
+        flat = len(b), math.prod(shape[1:])
+    elif arrays.is_cuda(b):
+        flat = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    else:
+        moved = np.moveaxis(b, axis, 0)
+        flat, rows = (len(moved), math.prod(moved.shape[1:])), moved.shape
+        a, b = (np.ascontiguousarray(np.moveaxis(each, axis, 0)) for each in (a, b))
+        return a.reshape(flat), b.reshape(flat), lambda h: np.moveaxis(h.reshape(rows), 0, axis)
+    return a.reshape(flat), b.reshape(flat), lambda h: h.reshape(shape)
+
+
 def _start_state(initial: Any, b: Any, number: np.dtype[Any]) -> Any:
-    """Check ``initial`` and return it, 0-d or [m], in host memory and in the type of the result."""
+    """Check ``initial``; return it, 0-d or [...], in host memory and in the type of the result."""
     start = arrays.as_native(initial, "initial")
     if start.shape not in ((), b.shape[1:]):
         raise ValueError(f"initial has shape {start.shape}; a number or {b.shape[1:]} is needed")
@@ -222,7 +268,7 @@ def _maps(start: Any, acc: np.dtype[Any]) -> Any:
     """
     if is_long(start.size, acc):
         return HostFields([np.broadcast_to(start.dtype.type(0), start.shape), start], acc)
-    maps = np.zeros(() if start.size == 1 else start.shape, acc)
+    maps = np.zeros(() if start.size == 1 else start.size, acc)
     maps["x1"] = start.reshape(maps.shape)
     return maps
 

@@ -1,5 +1,7 @@
 """linear_recurrence against a loop, however the array is dealt out."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -24,6 +26,53 @@ def test_against_a_loop(n, m, code, xp, cut, rng):
     assert h.dtype == np.dtype(code)
     assert isinstance(h, xp.ndarray)
     np.testing.assert_array_equal(host(h), by_hand(a, b)[mine])
+
+
+@pairs(code="fD", reverse=[False, True], form=["plain", "initial", "segments", "last"])
+def test_more_dimensions(code, reverse, form, xp, cut, rng):
+    """The axes after the first are those of columns."""
+    a, b = exact(rng, (60, 2, 3), code)
+    columns = [array.reshape(60, 6) for array in (a, b)]
+    mine, flags = cut(60), np.arange(60) % 7 == 3
+    options: dict = {"reverse": reverse, "return_last": form == "last"}
+    if form == "segments":
+        options["segments"] = xp.asarray(flags[mine])
+    initial = np.arange(6).astype(code) if form == "initial" else None
+    want = distscan.linear_recurrence(
+        *(xp.asarray(each[mine]) for each in columns), initial, **options
+    )
+    initial = None if initial is None else initial.reshape(2, 3)
+    got = distscan.linear_recurrence(xp.asarray(a[mine]), xp.asarray(b[mine]), initial, **options)
+    if form == "last":
+        assert got[1].shape == (2, 3)
+        np.testing.assert_array_equal(host(got[1]).reshape(-1), host(want[1]))
+        got, want = got[0], want[0]
+    np.testing.assert_array_equal(host(got).reshape(-1, 6), host(want))
+
+
+@pairs(axis=[1, 2, -1], reverse=[False, True], code="fdF", initial=[None, 0, 3])
+def test_other_axes(axis, reverse, code, initial, xp, rng):
+    """Each rank's recurrences are its own."""
+    a, b = exact(rng, (3, 40, 5) if axis == 1 else (2, 3, 40), code)
+    step = -1 if reverse else 1
+    along = [np.moveaxis(array, axis, 0)[::step] for array in (a, b)]
+    seed = np.dtype(code).type(initial or 0)
+    want = np.moveaxis(by_hand(*along, seed)[::step], 0, axis)
+    h = distscan.linear_recurrence(
+        xp.asarray(a), xp.asarray(b), initial, axis=axis, reverse=reverse
+    )
+    np.testing.assert_array_equal(host(h), want)
+
+
+def test_what_other_axes_do_not_take(comm, xp):
+    b = xp.ones((2, 3))
+    for options in (
+        {"segments": xp.zeros(2, bool)},
+        {"return_last": True},
+        {"initial": np.ones(3)},
+    ):
+        solve = functools.partial(distscan.linear_recurrence, 0.5, b, axis=1, **options)
+        everywhere(comm, ValueError, "for the axis that is spread", solve)
 
 
 @pytest.mark.parametrize("initial", [0, 3, np.float32(-2), [1, 2, 3]])
@@ -208,8 +257,8 @@ def test_inputs_are_left_alone(cut, rng):
 
 FAULTS = {
     "shapes": (ValueError, "a has shape", lambda: (np.zeros(3), np.zeros(4))),
-    "scalars": (ValueError, "b has shape", lambda: (3.0, 4.0)),
-    "3-d": (ValueError, "b has shape", lambda: (np.zeros((2, 2, 2)),) * 2),
+    "scalars": (ValueError, "b is one number", lambda: (3.0, 4.0)),
+    "axis": (np.exceptions.AxisError, "out of bounds", lambda: (np.zeros(3), np.zeros(3), 0, 1)),
     "text": (TypeError, "a is <U1", lambda: (np.array(["x"]), np.zeros(1))),
     "initial": (ValueError, "initial has shape", lambda: (np.zeros(3), np.zeros(3), [1, 2])),
     "complex": (TypeError, "initial is complex128", lambda: (np.zeros(3), np.zeros(3), 1j)),
@@ -220,7 +269,8 @@ FAULTS = {
 def test_faults(case, comm):
     kind, message, make = FAULTS[case]
     arguments = make() if comm.rank == comm.size - 1 else (np.zeros(3), np.zeros(3))
-    everywhere(comm, kind, message, lambda: distscan.linear_recurrence(*arguments))
+    arguments, axis = arguments[:3], arguments[3] if len(arguments) > 3 else 0
+    everywhere(comm, kind, message, lambda: distscan.linear_recurrence(*arguments, axis=axis))
 
 
 def test_what_no_rank_can_read_is_raised_by_all(comm):
