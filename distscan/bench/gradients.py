@@ -187,7 +187,8 @@ def _associative_scan(place: Place) -> Function:
     def solve(a: Any, b: Any) -> Any:
         return associative_scan(combine, (a, b), dim=1, combine_mode=mode)[1]
 
-    return torch.compile(solve, dynamic=False)
+    compiled: Function = torch.compile(solve, dynamic=False)
+    return compiled
 
 
 def _peer(name: str, kind: str, make: Callable[[Place], Function]) -> Peer:

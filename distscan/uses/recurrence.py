@@ -238,6 +238,7 @@ def _as_scanned(a: Any, b: Any, axis: int) -> tuple[Any, Any, Callable[[Any], An
     shape = b.shape
     if len(shape) == 1:
         return a, b, lambda h: h
+    flat: tuple[int, ...]
     if axis == 0:
         flat = len(b), math.prod(shape[1:])
     elif arrays.is_cuda(b):

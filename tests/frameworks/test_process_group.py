@@ -3,12 +3,9 @@
 ``test_torch.py`` runs on them, too: launch/test_torch.sh.
 """
 
-import subprocess
-import sys
-
 import pytest
 
-from support.processes import NO_MPI, environment
+from support.processes import NO_MPI, torchrun
 
 pytest.importorskip("torch", reason="no PyTorch")
 
@@ -158,22 +155,6 @@ for fault, call in [
 distributed.barrier()
 print("all right", flush=True)
 """
-
-
-def torchrun(ranks, text, folder):
-    """Run a program on so many ranks; each prints that all is right."""
-    program = folder / "program.py"
-    program.write_text(text)
-    run = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), program],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env=environment(OMP_NUM_THREADS="1"),
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("all right") == ranks
 
 
 @pytest.mark.parametrize("mpi", [True, False], ids=["mpi", "no-mpi"])

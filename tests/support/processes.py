@@ -85,3 +85,19 @@ def forked(work):
 def ended(child):
     """Wait for the end of a child process; return its exit status."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def torchrun(ranks, text, folder):
+    """Run a program on so many ranks; each prints that all is right."""
+    program = folder / "program.py"
+    program.write_text(text)
+    run = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment(OMP_NUM_THREADS="1"),
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("all right") == ranks

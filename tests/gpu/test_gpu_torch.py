@@ -1,0 +1,89 @@
+"""distscan.torch on GPUs: the results and the gradients of the same calls on CPUs."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="no PyTorch")
+pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+import distscan.torch as scans  # noqa: E402
+from support.processes import torchrun  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+
+CALLS = {
+    "cumsum": lambda a, b, dim, **o: scans.cumsum(a, dim, **o),
+    "exclusive": lambda a, b, dim, **o: scans.cumsum(a, dim, exclusive=True, **o),
+    "total": lambda a, b, dim, **o: scans.cumsum(a, dim, return_total=True, **o)[1],
+    "cumprod": lambda a, b, dim, **o: scans.cumprod(a, dim, **o),
+    "logcumsumexp": lambda a, b, dim, **o: scans.logcumsumexp(a, dim, **o),
+    "cummax": lambda a, b, dim, **o: scans.cummax(a, dim, **o),
+    "recurrence": scans.linear_recurrence,
+    "last": lambda a, b, dim, **o: scans.linear_recurrence(a, b, dim, return_last=True, **o)[1],
+}
+
+
+@pytest.fixture
+def device(cp):
+    """This rank's GPU, which CuPy and PyTorch then share."""
+    with torch.cuda.device(cp.cuda.Device().id):
+        yield torch.device("cuda", cp.cuda.Device().id)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_results_and_gradients(name, reverse, dim, device, comm):
+    generator = torch.Generator().manual_seed(comm.rank)
+    shape = [6, 6, 6]
+    shape[dim] = 0 if comm.rank == 1 and comm.size > 2 else 301 + comm.rank
+    inputs = [torch.rand(shape, generator=generator, dtype=torch.float64) for _ in range(3)]
+    passes = []
+    for where in ("cpu", device):
+        a, b, weights = (x.to(where) for x in inputs)
+        a.requires_grad_(), b.requires_grad_()
+        y = CALLS[name](a, b, dim, reverse=reverse)
+        weights = weights if y.shape == weights.shape else torch.ones_like(y)
+        gradients = torch.autograd.grad((y * weights).sum(), (a, b), allow_unused=True)
+        assert y.device.type == a.device.type
+        passes.append([y, *filter(lambda x: x is not None, gradients)])
+    torch.cuda.synchronize()
+    for want, got in zip(*passes, strict=True):
+        torch.testing.assert_close(got.cpu(), want)
+
+
+NCCL = """
+import os
+import torch
+from torch import distributed
+import distscan
+import distscan.torch as scans
+
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
+size, n = distributed.get_world_size(), 1000
+x = torch.ones(n, 3, device="cuda", requires_grad=True)
+want = torch.arange(1, n + 1, device="cuda") + n * rank
+for comm in (None, distributed.group.WORLD):
+    y = scans.cumsum(x, 0, comm=comm)
+    assert torch.equal(y[:, 1], want.float())
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient[:, 2], torch.arange(n * (size - rank), n * (size - rank - 1), -1,
+                                                    device="cuda").float())
+    assert torch.equal(distscan.scan(x.detach()[:, 0].contiguous(), comm=comm), want.float())
+    for strategy in ("auto", "nccl"):
+        import cupy
+        with distscan.Plan(comm, n, "f", strategy=strategy, backend="cuda") as plan:
+            for _ in range(3):
+                assert (plan(cupy.ones(n, "f")) == cupy.asarray(want)).all()
+distributed.destroy_process_group()
+print("all right", flush=True)
+"""
+
+
+@pytest.mark.alone
+@pytest.mark.one_rank
+def test_a_process_group_of_nccl(tmp_path):
+    """torchrun starts the ranks, of which each has a GPU; there is no mpirun."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    torchrun(2, NCCL, tmp_path)
