@@ -444,7 +444,7 @@ def test_checkpoint(comm, rng):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # PyTorch's own
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compile(backend, comm, rng):
-    """A compiled function calls them between two graphs, forward and backward."""
+    """Where more is returned, a compiled function calls them between two graphs."""
 
     def function(x):
         h, last = scans.linear_recurrence(x.sigmoid(), scans.cumsum(2 * x, 0), return_last=True)
@@ -457,6 +457,84 @@ def test_compile(backend, comm, rng):
         torch.testing.assert_close(got, want)
         gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want)]
         torch.testing.assert_close(*gradients)
+
+
+GRAPHS = {
+    "cumsum": lambda a, b, **o: scans.cumsum(a, 0, **o) + b,
+    "two sums": lambda a, b, **o: scans.cumsum(a, 0, exclusive=True, **o) * scans.cumsum(b, 0, **o),
+    "cumprod": lambda a, b, **o: scans.cumprod(a, 0, **o) + b,
+    "logcumsumexp": lambda a, b, **o: scans.logcumsumexp(a, 0, reverse=True, **o) + b,
+    "extremes": lambda a, b, **o: scans.cummax(a, 0, **o) + scans.cummin(b, 0, **o),
+    "indices": lambda a, b, **o: torch.add(*scans.cummax(a * b, 0, return_indices=True, **o)),
+    "dtype": lambda a, b, **o: scans.cumsum(a.float(), 0, dtype=torch.float64, **o) + b,
+    "recurrence": lambda a, b, **o: scans.linear_recurrence(a, b, 0, **o),
+    "initial": lambda a, b, **o: scans.linear_recurrence(a, b, initial=INITIAL, **o),
+    "segments": lambda a, b, **o: scans.linear_recurrence(a, b, segments=a[:, 0, 0] > 0.5, **o),
+    "other dims": lambda a, b, **o: scans.linear_recurrence(a, scans.cumsum(b, 2, **o), 1, **o),
+}
+INITIAL = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_one_graph(name, named, comm, rng):
+    """Each is one node: results, gradients, and shards of other lengths, also empty ones."""
+    function = GRAPHS[name]
+    if named:
+        ranks = torch.distributed.group.WORLD if TORCHRUN else comm
+        function = functools.partial(function, comm=ranks)
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    for n in (3, 3 if name == "other dims" else 0 if comm.rank == 1 else 5):
+        inputs = [drawn(rng, n, 3, 2).sigmoid().requires_grad_() for _ in range(2)]
+        got, want = compiled(*inputs), function(*inputs)
+        torch.testing.assert_close(got, want)
+        inputs += [INITIAL] if name == "initial" else []
+        gradients = [torch.autograd.grad(y.sin().sum(), inputs) for y in (got, want)]
+        torch.testing.assert_close(*gradients)
+
+
+def test_a_graph_and_its_communicators(comm, rng):
+    """The ranks are those of the call, not those of the first one."""
+    if TORCHRUN:
+        pytest.skip("of communicators of MPI")
+    alone = MPI.COMM_SELF
+    torch._dynamo.reset()
+    function = torch.compile(
+        lambda x, comm: scans.cumsum(x, 0, comm=comm), backend="aot_eager", fullgraph=True
+    )
+    x = drawn(rng, 4)
+    for each in (comm, alone, None, alone, comm):
+        assert torch.equal(function(x, each), scans.cumsum(x, 0, comm=each))
+
+
+def test_a_graph_of_which_one_rank_needs_gradients(comm):
+    """Outside of a graph, that is no fault."""
+    if comm.size == 1:
+        pytest.skip("needs several ranks")
+    torch._dynamo.reset()
+    function = torch.compile(lambda x: scans.cumsum(x, 0), backend="aot_eager", fullgraph=True)
+    x = torch.ones(3, requires_grad=comm.rank == 0)
+    everywhere(comm, ValueError, "all ranks' tensors need gradients", lambda: function(x))
+    assert torch.equal(function(x.detach()), scans.cumsum(x.detach(), 0))
+
+
+@pytest.mark.timeout(300)
+def test_inductor(comm, rng):
+    """The compiler that is PyTorch's default, with what it fuses around the scans."""
+
+    def layer(x):
+        gate = x.sigmoid()
+        h = scans.linear_recurrence(gate, (1 - gate) * x.tanh(), 1)
+        return scans.cumsum(h * x, 1).relu() + scans.cummax(h, 1)
+
+    torch._dynamo.reset()
+    x = drawn(rng, 2, 6, 3).requires_grad_()
+    got, want = torch.compile(layer, fullgraph=True)(x), layer(x)
+    torch.testing.assert_close(got, want)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want)]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "complex128", "int32", "bool"])

@@ -1,0 +1,207 @@
+"""The arguments of the functions: what all ranks agree on, and tensors as rows."""
+
+import functools
+from operator import index
+from typing import Any
+
+import torch
+
+from ..core.errors import DisagreementError
+from ..core.steps import wait_limit
+from ..mpi.agree import Agreement, Terms, collective, mark_collective
+from ..mpi.communicators import Comm, gradients
+from .exchange import Direction
+from .passes import Present
+
+Tensor = Any
+_SITE = 48  # the bit of a contribution from which on it has the number of the call in a graph
+
+
+@collective
+def begin(
+    call: Agreement,
+    name: str,
+    tensors: tuple[Tensor, ...],
+    dim: int,
+    *,
+    comm: Comm | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    dtype: Any = None,
+    initial: Tensor | None = None,
+    segments: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    return_last: bool = False,
+    return_total: bool = False,
+    return_indices: bool = False,
+    site: int = -1,
+    needs: bool | None = None,
+    enabled: bool | None = None,
+) -> tuple[tuple[Tensor, ...], Direction]:
+    """Check the arguments; return tensors that need gradients on every rank or on none.
+
+    In a graph of ``torch.compile``, ``site`` is the number of the call among those of the graph,
+    from 0 on. ``needs`` and ``enabled`` are then whether the tensors need gradients, and whether
+    gradients are enabled: an operator does not see it.
+    """
+    dim = index(dim)
+    enabled = torch.is_grad_enabled() if enabled is None else enabled
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} takes tensors of PyTorch, not {type(tensor).__name__}")
+        if not -tensor.ndim <= dim < tensor.ndim:
+            raise IndexError(f"dim is {dim}; the tensor has {tensor.ndim} dimensions")
+        if tensor.shape != tensors[0].shape:
+            raise ValueError(
+                f"a has shape {list(tensors[0].shape)}, b {list(tensor.shape)}: they must be equal"
+            )
+    if dtype is None:
+        dtype = common_type(tensors)
+    tensors = tuple(tensor.to(dtype) for tensor in tensors)
+    shape = list(tensors[0].shape)
+    length = shape.pop(dim)
+    if cu_seqlens is None:
+        _check_states(initial, segments, dtype, shape, length)
+    else:
+        _check_sequences(cu_seqlens, initial, shape)
+        if segments is not None or return_last:
+            raise ValueError("cu_seqlens is not for segments=, and not for return_last=")
+    call.same = Terms(
+        {
+            "the function": f"distscan.torch.{name}",
+            "dim": dim % tensors[0].ndim,
+            "the dtype": tensors[0].dtype,
+            "the shape beyond dim": shape,
+            "exclusive": bool(exclusive),
+            "reverse": bool(reverse),
+            "whether there is an initial state": initial is not None,
+            "whether there are segments": segments is not None,
+            "cu_seqlens": None if cu_seqlens is None else cu_seqlens.tolist(),
+            "return_last": bool(return_last),
+            "return_total": bool(return_total),
+            "return_indices": bool(return_indices),
+            "whether gradients are enabled": enabled,
+        }
+    )
+    wait_limit()  # a wrong setting is a fault here, not in the backward pass
+    if needs is None:
+        inputs = tensors if initial is None else (*tensors, initial)
+        needs = enabled and any(tensor.requires_grad for tensor in inputs)
+    call.contribution = (site + 1 << _SITE) + 2 * length + needs
+    call.settle()
+    numbers = call.contributions()
+    ranks = _without_sites(name, numbers)
+    lengths = tuple(number // 2 for number in ranks)
+    plain_form = initial is segments is cu_seqlens is None
+    direction = Direction(
+        call.comm,
+        lengths,
+        bool(reverse),
+        bool(exclusive),
+        segments,
+        bool(return_indices),
+        in_place=not call.several and plain_form and dim % tensors[0].ndim > 0,
+    )
+    if any(number % 2 for number in ranks):
+        gradients(call.comm)  # made here, where all ranks are
+        if not needs:
+            there = torch.zeros((), requires_grad=True)
+            tensors = (Present.apply(tensors[0], there), *tensors[1:])
+    call.begin()
+    return tensors, direction
+
+
+def _without_sites(name: str, numbers: list[int]) -> list[int]:
+    """Return the contributions of all ranks without the numbers of their calls in graphs.
+
+    Raises on every rank alike if these differ, or if only some ranks' tensors need gradients.
+    """
+    sites = {number >> _SITE for number in numbers} - {0}
+    ranks = [number % (1 << _SITE) for number in numbers]
+    if len(sites) > 1:
+        raise mark_collective(
+            DisagreementError(
+                f"the ranks are at different calls of {name} in a graph of torch.compile: they "
+                "must compile one program"
+            )
+        )
+    if sites and len({number % 2 for number in ranks}) > 1:
+        raise mark_collective(
+            ValueError(f"{name} in torch.compile: all ranks' tensors need gradients, or none does")
+        )
+    return ranks
+
+
+def common_type(tensors: tuple[Tensor, ...]) -> Any:
+    """Return the type of a computation: that of all tensors; float32 for narrower ones in autocast.
+
+    It is so for ``torch.cumsum``, too.
+    """
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    narrow = dtype in {torch.float16, torch.bfloat16}
+    if narrow and torch.is_autocast_enabled(tensors[0].device.type):
+        return torch.float32
+    return dtype
+
+
+def _check_sequences(cu_seqlens: Any, initial: Any, shape: list[int]) -> None:
+    """Check the ends of packed sequences, and their first states; raise TypeError or ValueError."""
+    if not isinstance(cu_seqlens, torch.Tensor) or cu_seqlens.dtype not in {
+        torch.int32,
+        torch.int64,
+    }:
+        raise TypeError("cu_seqlens is no tensor of int32 or int64")
+    if (
+        cu_seqlens.ndim != 1
+        or not len(cu_seqlens)
+        or cu_seqlens[0]
+        or (cu_seqlens.diff() < 0).any()
+    ):
+        raise ValueError("cu_seqlens must be [sequences + 1], begin with 0, and not fall")
+    states = [len(cu_seqlens) - 1, *shape]
+    if initial is not None and not isinstance(initial, torch.Tensor):
+        raise TypeError(f"initial is a tensor of PyTorch, not {type(initial).__name__}")
+    if initial is not None and [*initial.shape] != states:
+        raise ValueError(f"initial has shape {list(initial.shape)}; the states have {states}")
+
+
+def _check_states(
+    initial: Any, segments: Any, dtype: torch.dtype, shape: list[int], length: int
+) -> None:
+    """Check the first state, and where recurrences begin; raise TypeError or ValueError."""
+    if initial is not None and not isinstance(initial, torch.Tensor):
+        raise TypeError(f"initial is a tensor of PyTorch, not {type(initial).__name__}")
+    if initial is not None and (
+        torch.promote_types(initial.dtype, dtype) != dtype or [*initial.shape] != shape
+    ):
+        raise ValueError(
+            f"initial is {initial.dtype} {list(initial.shape)}; the states are {dtype} {shape}"
+        )
+    if segments is None:
+        return
+    if not isinstance(segments, torch.Tensor) or segments.dtype != torch.bool:
+        raise TypeError("segments is no tensor of bools")
+    if segments.shape != (length,):
+        raise ValueError(f"segments has shape {list(segments.shape)}, not [{length}]")
+    if initial is not None:
+        raise ValueError("initial is not for segments")
+
+
+def as_rows(x: Tensor, dim: int, way: Direction) -> Tensor:
+    """View a tensor as rows [n, m], n along ``dim``; in place as [outer, n, m] where that is done.
+
+    So it is on one rank, without a first state and segments. Else [outer, n, m] with outer > 1 is
+    copied.
+    """
+    dim %= x.ndim
+    if way.in_place:
+        return x.reshape(x.shape[:dim].numel(), x.shape[dim], x.shape[dim + 1 :].numel())
+    moved = x.movedim(dim, 0)
+    return moved.reshape(len(moved), moved.shape[1:].numel())
+
+
+def from_rows(rows: Tensor, x: Tensor, dim: int) -> Tensor:
+    """View rows in the shape of ``x``."""
+    if rows.ndim == 3:
+        return rows.reshape(x.shape)
+    return rows.reshape(x.movedim(dim, 0).shape).movedim(0, dim)
