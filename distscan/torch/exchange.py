@@ -1,16 +1,11 @@
-"""What the passes exchange: scans of rows, single rows, and the handshake of a backward pass."""
+"""What the passes exchange: scans of rows, and single rows."""
 
-import functools
-import time
 from typing import Any, NamedTuple
 
 import torch
 
-from ..core.errors import RankError
-from ..core.steps import WAIT, wait_limit
 from ..mpi.agree import Agreement, Terms, collective
-from ..mpi.communicators import MPI, Comm, gradients
-from ..mpi.torch_group import TorchComm
+from ..mpi.communicators import MPI, Comm
 from ..scan import scan
 
 Tensor = Any
@@ -107,56 +102,7 @@ def sum_for_owner(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> 
 
 
 _TAG = 1 << 13
-_SPIN = 2e-3  # seconds of looks that give way to other processes, before this one sleeps
 
 
 def _bytes(row: Tensor) -> Any:
     return row.view(torch.uint8).numpy()
-
-
-@functools.cache
-def _key_of_passes() -> int:
-    """Return the key of the communicator's attribute that counts its backward passes."""
-    return MPI.Comm.Create_keyval()
-
-
-def meet(comm: Comm) -> None:
-    """Wait until every rank is in this backward pass; raise RankError if one does not come.
-
-    Each rank tells rank 0 that it is there, and rank 0 tells all when all are.
-    """
-    if comm.size == 1:
-        return
-    aside = gradients(comm)
-    if isinstance(aside, TorchComm):
-        _raise_missing(aside.find_missing())
-        return
-    number = 1 + (aside.Get_attr(_key_of_passes()) or 0)
-    aside.Set_attr(_key_of_passes(), number)
-    begin, limit = time.monotonic(), wait_limit()
-    others = range(1, comm.size) if comm.rank == 0 else [0]
-    if comm.rank > 0:
-        aside.send(number, 0, _TAG)
-    missing = set(others)
-    while missing:
-        for rank in [rank for rank in missing if aside.Iprobe(rank, _TAG)]:
-            if aside.recv(source=rank, tag=_TAG) != number:
-                raise RankError(f"rank {rank} has left out a backward pass, and is out of step")
-            missing.discard(rank)
-        waited = time.monotonic() - begin
-        if missing and waited > limit:
-            _raise_missing(min(missing))
-        if missing:
-            time.sleep(0 if waited < _SPIN else min(1e-3, waited / 50))
-    if comm.rank == 0:
-        for rank in others:
-            aside.send(number, rank, _TAG)
-
-
-def _raise_missing(rank: int | None) -> None:
-    """Raise RankError if a rank is missing."""
-    if rank is not None:
-        raise RankError(
-            f"rank {rank} did not come to a backward pass within {wait_limit():g} s ({WAIT}): the "
-            "results of distscan.torch must be part of the loss on every rank"
-        )

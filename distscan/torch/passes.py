@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from ..mpi.meeting import meet
 from ..uses.recurrence import linear_recurrence as _solve
-from .exchange import Direction, meet, plain, row_before, row_of_owner, scan_rows, sum_for_owner
+from .exchange import Direction, plain, row_before, row_of_owner, scan_rows, sum_for_owner
 
 Tensor = Any
 

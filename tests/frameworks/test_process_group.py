@@ -1,6 +1,6 @@
 """Ranks that torchrun has started: ``comm=`` takes process groups, with an MPI library or without.
 
-``test_torch.py`` runs on them, too: launch/test_torch.sh.
+``test_torch.py`` runs on them, too: launch/test_frameworks.sh.
 """
 
 import pytest

@@ -68,8 +68,9 @@ def test_reference():
 def test_docstrings(name):
     if name.startswith("distscan.cuda."):
         pytest.importorskip("cupy")
-    if name.startswith("distscan.torch"):
-        pytest.importorskip("torch")
+    for framework in ("torch", "jax"):
+        if name.startswith(f"distscan.{framework}"):
+            pytest.importorskip(framework)
     module = importlib.import_module(name)
     with np.printoptions(legacy=False):
         assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0

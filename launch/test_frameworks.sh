@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Usage: launch/test_torch.sh [PYTEST ARGUMENT...]
-# Runs the tests of distscan.torch, and its example, at 1, 2 and 3 ranks, on CPUs, in an environment
-# of their own, .venv-torch: PyTorch from a package index takes 5 GB. Then the tests of process
-# groups, and a fifth of the first ones on 2 ranks of torchrun's: gloo's messages are slow.
+# Usage: launch/test_frameworks.sh [PYTEST ARGUMENT...]
+# Runs the tests of distscan.torch, of its example and of distscan.jax at 1, 2 and 3 ranks, on CPUs,
+# in an environment of their own, .venv-frameworks: PyTorch from a package index takes 5 GB. Then the
+# tests of process groups, and a fifth of the first ones on 2 ranks of torchrun's: gloo's messages
+# are slow.
 #   DISTSCAN_TIMEOUT  seconds for each number of ranks (default: 600)
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
 cd "$(dirname "$0")/.."
 
 export DISTSCAN_TIMEOUT=${DISTSCAN_TIMEOUT:-600} OMP_NUM_THREADS=1
-VENV=.venv-torch source launch/setup.sh mpich torch test-torch
+VENV=.venv-frameworks source launch/setup.sh mpich torch jax test-frameworks
 for ranks in 1 2 3; do
   launch/stage.sh "PyTorch, $ranks ranks" \
     launch/mpirun.sh "$ranks" python -m pytest tests/frameworks/test_torch.py \
     "tests/repository/test_documentation.py::test_example[long_sequence.py]" "$@"
+  launch/stage.sh "JAX, $ranks ranks" \
+    launch/mpirun.sh "$ranks" python -m pytest tests/frameworks/test_jax.py "$@"
 done
 launch/stage.sh "process groups" python -m pytest tests/frameworks/test_process_group.py "$@"
 export DISTSCAN_SEED=${DISTSCAN_SEED:-$RANDOM} # the same on all ranks

@@ -1,0 +1,217 @@
+"""distscan.jax: results and gradients, beside those of JAX on the whole array."""
+
+import doctest
+import functools
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="no JAX")
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+from jax.sharding import AxisType, Mesh, PartitionSpec  # noqa: E402
+
+import distscan.jax as scans  # noqa: E402
+
+pytestmark = pytest.mark.timeout(120)
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_num_cpu_devices", 4)
+
+
+def exclusive(function, identity):
+    """Return the exclusive form of a cumulative function along axis 0."""
+
+    def scan(x, axis, *, reverse=False):
+        y, edge = function(x, axis=axis, reverse=reverse), jnp.full_like(x[:1], identity)
+        return jnp.concatenate([y[1:], edge] if reverse else [edge, y[:-1]])
+
+    return scan
+
+
+def solved(a, b, axis=0, *, reverse=False):
+    """The recurrence, step by step."""
+    a, b = (jnp.moveaxis(x, axis, 0)[:: -1 if reverse else 1] for x in (a, b))
+    h = []
+    for factor, term in zip(a, b, strict=True):
+        h.append(term if not h else factor * h[-1] + term)
+    return jnp.moveaxis(jnp.stack(h)[:: -1 if reverse else 1], 0, axis)
+
+
+def one(function):
+    """A function of a and b that uses a alone."""
+    return lambda a, b, *args, **options: function(a, *args, **options) + 0 * b
+
+
+FUNCTIONS = {
+    "sum": (one(scans.cumsum), one(lax.cumsum)),
+    "exclusive sum": (
+        one(functools.partial(scans.cumsum, exclusive=True)),
+        one(exclusive(lax.cumsum, 0)),
+    ),
+    "product": (one(scans.cumprod), one(lax.cumprod)),
+    "exclusive product": (
+        one(functools.partial(scans.cumprod, exclusive=True)),
+        one(exclusive(lax.cumprod, 1)),
+    ),
+    "log sum": (one(scans.cumlogsumexp), one(lax.cumlogsumexp)),
+    "maximum": (one(scans.cummax), one(lax.cummax)),
+    "minimum": (one(scans.cummin), one(lax.cummin)),
+    "recurrence": (scans.linear_recurrence, solved),
+}
+EACH = pytest.mark.parametrize("name", FUNCTIONS)
+REVERSE = pytest.mark.parametrize("reverse", [False, True])
+
+
+def loss(function, weights, *args, **options):
+    return lambda a, b: (function(a, b, *args, **options) * weights).sum()
+
+
+# ---- over ranks ----------------------------------------------------------------------------------
+
+
+def deal(comm, shape, axis):
+    """Return whole arrays, which all ranks draw alike, and the slice of this rank's shard."""
+    rng = np.random.default_rng(comm.size)
+    lengths = [0 if rank == 1 and comm.size > 2 else 3 + rank for rank in range(comm.size)]
+    shape = list(shape)
+    shape[axis] = sum(lengths)
+    start = sum(lengths[: comm.rank])
+    mine = [slice(None)] * len(shape)
+    mine[axis] = slice(start, start + lengths[comm.rank])
+    return [jnp.asarray(rng.uniform(0.2, 1, shape)) for _ in range(3)], tuple(mine)
+
+
+@EACH
+@REVERSE
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ranks(name, reverse, axis, compiled, comm):
+    """Results and gradients of uneven shards, also an empty one."""
+    if "exclusive" in name and axis:
+        pytest.skip("the reference is for axis 0")
+    ours, theirs = FUNCTIONS[name]
+    (*whole, weights), mine = deal(comm, (2, 3), axis)
+    options = {"reverse": reverse}
+    local = loss(ours, weights[mine], axis, comm=comm, **options)
+    gradient = jax.value_and_grad(local, argnums=(0, 1))
+    y = ours(*(x[mine] for x in whole), axis, comm=comm, **options)
+    np.testing.assert_allclose(y, theirs(*whole, axis, **options)[mine], rtol=1e-10)
+    value, found = (jax.jit(gradient) if compiled else gradient)(*(x[mine] for x in whole))
+    whole_loss = jax.value_and_grad(loss(theirs, weights, axis, **options), argnums=(0, 1))
+    want, wanted = whole_loss(*whole)
+    assert comm.allreduce(float(value)) == pytest.approx(float(want))
+    for got, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, expected[mine], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sum", "product", "recurrence"])
+def test_second_derivatives(name, comm):
+    ours, theirs = FUNCTIONS[name]
+    (*whole, weights), mine = deal(comm, (2,), 0)
+
+    def squared(function, weights, **options):
+        def of_a(a, b):
+            gradient = jax.grad(loss(function, weights, 0, **options))(a, b)
+            return (gradient**2).sum()
+
+        return jax.grad(of_a)
+
+    got = squared(ours, weights[mine], comm=comm)(*(x[mine] for x in whole))
+    want = squared(theirs, weights)(*whole)
+    np.testing.assert_allclose(got, want[mine], rtol=1e-9, atol=1e-12)
+
+
+def test_zeros_in_products(comm):
+    (x, _, weights), mine = deal(comm, (2,), 0)
+    x = x.at[::3].set(0)
+    got = jax.grad(lambda x: (scans.cumprod(x, 0, comm=comm) * weights[mine]).sum())(x[mine])
+    want = jax.grad(lambda x: (lax.cumprod(x) * weights).sum())(x)
+    np.testing.assert_allclose(got, want[mine], rtol=1e-9, atol=1e-12)
+
+
+def test_the_gradient_of_equal_maxima(comm):
+    """The last one that wins gets it."""
+    x = jnp.zeros(2)
+    got = jax.grad(lambda x: scans.cummax(x, 0, comm=comm).sum())(x)
+    np.testing.assert_array_equal(got, [1, 1])
+
+
+@pytest.mark.parametrize("code", ["float32", "bfloat16", "int32", "complex128"])
+def test_types(code, comm):
+    """The type of the result is that of x, as in JAX."""
+    x = jnp.ones((3, 2), code)
+    y = scans.cumsum(x, 0, comm=comm)
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(
+        np.asarray(y)[:, 1].real.astype(float), np.arange(1, 4) + 3 * comm.rank
+    )
+
+
+def test_complex_numbers(comm):
+    """Gradients have JAX's convention."""
+    (a, b, weights), mine = deal(comm, (2,), 0)
+    a, b = a * jnp.exp(2j * b), b * (1 + 1j)
+    ours = loss(scans.linear_recurrence, weights[mine], comm=comm)
+    got = jax.grad(lambda a, b: ours(a, b).real, argnums=(0, 1))(a[mine], b[mine])
+    want = jax.grad(lambda a, b: loss(solved, weights)(a, b).real, argnums=(0, 1))(a, b)
+    for found, expected in zip(got, want, strict=True):
+        np.testing.assert_allclose(found, expected[mine], rtol=1e-9, atol=1e-12)
+
+
+def test_refusals(comm, monkeypatch):
+    x = jnp.ones((3, 2))
+    with pytest.raises(ValueError, match="axis is 2"):
+        scans.cumsum(x, 2, comm=comm)
+    with pytest.raises(ValueError, match="not alike"):
+        scans.linear_recurrence(x, x[:1], comm=comm)
+    if comm.size == 1:
+        return
+    last = comm.rank == comm.size - 1
+    with pytest.raises(Exception, match="disagree on the shape beyond axis 0"):
+        jax.block_until_ready(scans.cumsum(x if last else x[:, :1], 0, comm=comm))
+    y, pull = jax.vjp(lambda x: scans.cumsum(x, 0, comm=comm), x)
+    if not last:
+        monkeypatch.setenv("DISTSCAN_WAIT", "0.3")
+        with pytest.raises(Exception, match="did not come to a backward pass"):
+            jax.block_until_ready(pull(y))
+
+
+# ---- over devices --------------------------------------------------------------------------------
+
+
+def over_devices(function, axis, dims, **options):
+    """Return the function of whole arrays whose shards lie on four devices along ``axis``."""
+    spec = PartitionSpec(*("shards" if i == axis else None for i in range(dims)))
+    return jax.shard_map(
+        lambda a, b: function(a, b, axis, axis_name="shards", **options),
+        mesh=Mesh(np.array(jax.devices()[:4]), ("shards",), axis_types=(AxisType.Auto,)),
+        in_specs=(spec, spec),
+        out_specs=spec,
+    )
+
+
+@pytest.mark.one_rank
+@EACH
+@REVERSE
+@pytest.mark.parametrize("axis", [0, 1])
+def test_devices(name, reverse, axis, rng):
+    if "exclusive" in name and axis:
+        pytest.skip("the reference is for axis 0")
+    ours, theirs = FUNCTIONS[name]
+    *whole, weights = (jnp.asarray(rng.uniform(0.2, 1, (8, 4))) for _ in range(3))
+    sharded = over_devices(ours, axis, 2, reverse=reverse)
+    want = theirs(*whole, axis, reverse=reverse)
+    np.testing.assert_allclose(jax.jit(sharded)(*whole), want, rtol=1e-10)
+    ours = lambda a, b: (sharded(a, b) * weights).sum()  # noqa: E731
+    passes = ours, loss(theirs, weights, axis, reverse=reverse)
+    got, wanted = (jax.jit(jax.grad(each, argnums=(0, 1)))(*whole) for each in passes)
+    for found, expected in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.one_rank
+def test_docstrings():
+    with jax.enable_x64(new_val=False):
+        assert doctest.testmod(scans).failed == 0
