@@ -64,8 +64,8 @@ def begin(
         _check_states(initial, segments, dtype, shape, length)
     else:
         _check_sequences(cu_seqlens, initial, shape)
-        if segments is not None or return_last:
-            raise ValueError("cu_seqlens is not for segments=, and not for return_last=")
+        if segments is not None:
+            raise ValueError("cu_seqlens is not for segments=")
     call.same = Terms(
         {
             "the function": f"distscan.torch.{name}",

@@ -168,7 +168,7 @@ def linear_recurrence(
         fall, from 0 to the number of elements, the same on every rank. Sequence i has the elements
         ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``.
     return_last
-        Whether to return the last state of all ranks, too. Not with ``cu_seqlens``.
+        Whether to return the last state of all ranks, too; with ``cu_seqlens``, those of sequences.
 
     Returns
     -------
@@ -176,7 +176,7 @@ def linear_recurrence(
         This rank's part of h.
     last
         With ``return_last``: the state after the last element, of the shape of ``initial``, the
-        same on every rank. If no rank has elements, it is ``initial``.
+        same on every rank. If there are no elements, it is ``initial``, or 0.
 
     Raises
     ------
@@ -215,11 +215,14 @@ def _solved(a: Tensor, b: Tensor, dim: int, **form: Any) -> Any:
     a_rows, b_rows, first = as_rows(a, dim, way), as_rows(b, dim, way), None
     initial, cu_seqlens = form["initial"], form["cu_seqlens"]
     if cu_seqlens is not None:
-        way, heads, sequences = _packed(cu_seqlens, way, b_rows)
-        if initial is not None:
-            states = initial.to(b.dtype).reshape(len(initial), b_rows.shape[1])
-            b_rows = b_rows.index_add(0, heads, a_rows[heads] * states[sequences])
-    elif initial is not None:
+        packed = _Packed.of(cu_seqlens, way, b_rows)
+        states = None if initial is None else initial.to(b.dtype).reshape(len(initial), -1)
+        h = packed.solve(a_rows, b_rows, states)
+        if not form["return_last"]:
+            return from_rows(h, b, dim)
+        shape = b.movedim(dim, 0).shape[1:]
+        return from_rows(h, b, dim), packed.last(h, states).reshape(-1, *shape)
+    if initial is not None:
         first = initial.to(b.dtype).reshape(-1)
     h = Recurrence.apply(a_rows, b_rows, first, way)
     if not form["return_last"]:
@@ -231,25 +234,50 @@ def _solved(a: Tensor, b: Tensor, dim: int, **form: Any) -> Any:
     return from_rows(h, b, dim), first.reshape(b.movedim(dim, 0).shape[1:])
 
 
-def _packed(cu_seqlens: Tensor, way: Direction, rows: Tensor) -> tuple[Direction, Tensor, Tensor]:
-    """Return the direction with segments; this rank's first rows of sequences, and their numbers.
+class _Packed(NamedTuple):
+    """Packed sequences, which may lie over ranks in any way; some may be empty."""
 
-    They are first in the order of the scan. Raises ValueError on every rank alike.
-    """
-    ends, total = cu_seqlens.to(rows.device, torch.int64), sum(way.lengths)
-    if int(ends[-1]) != total:
-        raise ValueError(f"cu_seqlens ends at {int(ends[-1])}; the ranks have {total} elements")
-    start = sum(way.lengths[: way.comm.rank])
-    some = ends[:-1] < ends[1:]  # empty sequences have no rows
+    way: Direction  # with segments
+    firsts: tuple[Tensor, Tensor]  # the rows of this rank that are a sequence's first; its number
+    lasts: tuple[Tensor, Tensor]  # those that are a sequence's last, in the order of the scan
+    some: Tensor  # bools [sequences]: whether a sequence has rows
 
-    def here(places: Tensor) -> tuple[Tensor, Tensor]:
-        mine = some & (places >= start) & (places < start + len(rows))
-        return places[mine] - start, mine.nonzero().squeeze(1)
+    @classmethod
+    def of(cls, cu_seqlens: Tensor, way: Direction, rows: Tensor) -> "_Packed":
+        """Find the rows; raise ValueError on every rank alike."""
+        ends, total = cu_seqlens.to(rows.device, torch.int64), sum(way.lengths)
+        if int(ends[-1]) != total:
+            raise ValueError(f"cu_seqlens ends at {int(ends[-1])}; the ranks have {total} elements")
+        start, some = sum(way.lengths[: way.comm.rank]), ends[:-1] < ends[1:]
 
-    segments = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-    segments[here(ends[:-1])[0]] = True
-    heads = here(ends[1:] - 1) if way.reverse else here(ends[:-1])
-    return way._replace(segments=segments), *heads
+        def here(places: Tensor) -> tuple[Tensor, Tensor]:
+            mine = some & (places >= start) & (places < start + len(rows))
+            return places[mine] - start, mine.nonzero().squeeze(1)
+
+        segments = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        lowest, highest = here(ends[:-1]), here(ends[1:] - 1)
+        segments[lowest[0]] = True
+        order = (highest, lowest) if way.reverse else (lowest, highest)
+        return cls(way._replace(segments=segments), *order, some)
+
+    def solve(self, a: Tensor, b: Tensor, states: Tensor | None) -> Tensor:
+        """Solve the recurrences of rows, from the first states [sequences, m]."""
+        if states is not None:
+            rows, sequences = self.firsts
+            b = b.index_add(0, rows, a[rows] * states[sequences])
+        return Recurrence.apply(a, b, None, self.way)
+
+    def last(self, h: Tensor, states: Tensor | None) -> Tensor:
+        """Return the last states [sequences, m], the same on every rank.
+
+        Each has a row on one rank, so their sum over the ranks is exact.
+        """
+        rows, sequences = self.lasts
+        own = h.new_zeros(len(self.some), h.shape[1]).index_add(0, sequences, h[rows])
+        comm = self.way.comm
+        one = Direction(comm, (1,) * comm.size, reverse=False)
+        last = Last.apply(Sum.apply(own.reshape(1, -1), one), one).reshape(own.shape)
+        return last if states is None else torch.where(self.some.unsqueeze(1), last, states)
 
 
 class _Function(NamedTuple):

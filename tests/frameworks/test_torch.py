@@ -360,6 +360,41 @@ def test_packed_sequences(ends, reverse, comm, rng):
     assert torch.autograd.gradgradcheck(packed, (a, b, states))
 
 
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("ends", [[0, 7], [0, 0, 3, 3, 4, 7, 7]])
+def test_the_last_states_of_packed_sequences(ends, reverse, seeded, comm, rng):
+    """The same on every rank; of an empty sequence, the first state or 0."""
+    a, b = drawn(rng, 7, 2).requires_grad_(), drawn(rng, 7, 2).requires_grad_()
+    states = drawn(rng, len(ends) - 1, 2).requires_grad_()
+    form = {"cu_seqlens": torch.tensor(ends), "reverse": reverse, "return_last": True}
+    mine = torch.tensor_split(torch.arange(7), comm.size)[comm.rank]
+
+    def last(a, b, states):
+        first = {"initial": Replicated.apply(states)} if seeded else {}
+        a, b = (Replicated.apply(each)[mine] for each in (a, b))
+        h, last = scans.linear_recurrence(a, b, comm=comm, **first, **form)
+        # Each rank uses an equal part of it in its loss, and the parts are added up.
+        return last / comm.size + 0 * h.sum()
+
+    def loop(a, b, states):
+        parts = []
+        for (begin, end), state in zip(pairwise(ends), states, strict=True):
+            h = state if seeded else 0 * state
+            for t in range(begin, end)[:: -1 if reverse else 1]:
+                h = a[t] * h + b[t]
+            parts.append(h)
+        return torch.stack(parts)
+
+    got, want = last(a, b, states), loop(a, b, states)
+    torch.testing.assert_close(got * comm.size, want)
+    weights = drawn(rng, *want.shape)
+    found = torch.autograd.grad((got * weights).sum(), (a, b, states), allow_unused=not seeded)
+    wanted = torch.autograd.grad((want * weights).sum(), (a, b, states))
+    for gradient, expected in list(zip(found, wanted, strict=True))[: 3 if seeded else 2]:
+        torch.testing.assert_close(gradient, expected)
+
+
 def test_mixed_types_and_autocast(comm, rng):
     """Narrow types accumulate in float32 in autocast, as PyTorch's do, and beside float32."""
     n = 40
@@ -582,7 +617,7 @@ def test_refusals(comm):
         ends = torch.tensor(places)
         everywhere(comm, kind, message, functools.partial(solve, cu_seqlens=ends))
     ends = torch.tensor([0, total])
-    everywhere(comm, ValueError, "not for", lambda: solve(cu_seqlens=ends, return_last=True))
+    everywhere(comm, ValueError, "not for", lambda: solve(cu_seqlens=ends, segments=x[:, 0] > 0))
     everywhere(comm, ValueError, "initial has", lambda: solve(cu_seqlens=ends, initial=x[0]))
     if comm.size > 1:
         everywhere(
