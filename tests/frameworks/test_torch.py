@@ -395,6 +395,30 @@ def test_the_last_states_of_packed_sequences(ends, reverse, seeded, comm, rng):
         torch.testing.assert_close(gradient, expected)
 
 
+@pytest.mark.skipif(TORCHRUN, reason="of communicators of MPI")
+def test_zigzag(comm, rng):
+    """Each rank has a part of the first half, and its mirror image of the second: the docs' way."""
+    n, backwards = 2 * 3 * comm.size, comm.Split(0, -comm.rank)
+    a, b, weights = (drawn(rng, n, 2).requires_grad_() for _ in range(3))
+    parts = torch.arange(n).reshape(2 * comm.size, 3)
+    early, late = parts[comm.rank], parts[2 * comm.size - 1 - comm.rank]
+
+    def zigzag(a, b, weights):
+        h, last = scans.linear_recurrence(a[early], b[early], comm=comm, return_last=True)
+        rest = scans.linear_recurrence(a[late], b[late], comm=backwards, initial=last)
+        return (h * weights[early]).sum() + (rest * weights[late]).sum()
+
+    want = (solved(a, b, 0) * weights).sum()
+    expected = torch.autograd.grad(want, (a, b))
+    shared = [Replicated.apply(x) for x in (a, b)]
+    got = zigzag(*shared, weights.detach())
+    found = torch.autograd.grad(got, (a, b))
+    assert comm.allreduce(got.item()) == pytest.approx(want.item())
+    for gradient, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, right)
+    backwards.Free()
+
+
 def test_mixed_types_and_autocast(comm, rng):
     """Narrow types accumulate in float32 in autocast, as PyTorch's do, and beside float32."""
     n = 40
