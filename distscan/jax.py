@@ -171,6 +171,8 @@ def linear_recurrence(
     a, b = jnp.asarray(a), jnp.asarray(b)
     if a.shape != b.shape or a.dtype != b.dtype:
         raise ValueError(f"a is {a.dtype}{list(a.shape)}, b {b.dtype}{list(b.shape)}: not alike")
+    if not jnp.issubdtype(b.dtype, jnp.inexact):
+        raise TypeError(f"b is {b.dtype}; a recurrence takes floats or complex numbers")
     axis = _axis(b, axis)
     if axis_name is not None:
         identity = jnp.ones((), b.dtype), jnp.zeros((), b.dtype)
@@ -218,9 +220,10 @@ def _before(
         lambda each, nothing: jnp.broadcast_to(nothing, each.shape), own, identity
     )
     for other in range(devices)[:: -1 if reverse else 1]:
-        joined = combine(before, jax.tree.map(lambda each, other=other: each[other], every))
-        is_before = other > device if reverse else other < device
-        before = jax.tree.map(partial(jnp.where, is_before), joined, before)
+        # What is not before is replaced, not passed over: so no NaN of it is in a gradient.
+        choose = partial(jnp.where, other > device if reverse else other < device)
+        totals = jax.tree.map(lambda each, other=other: each[other], every)
+        before = combine(before, jax.tree.map(choose, totals, identity))
     return before
 
 

@@ -164,6 +164,8 @@ def test_refusals(comm, monkeypatch):
     x = jnp.ones((3, 2))
     with pytest.raises(ValueError, match="axis is 2"):
         scans.cumsum(x, 2, comm=comm)
+    with pytest.raises(TypeError, match="b is int32"):
+        scans.linear_recurrence(x.astype("int32"), x.astype("int32"), comm=comm)
     with pytest.raises(ValueError, match="not alike"):
         scans.linear_recurrence(x, x[:1], comm=comm)
     if comm.size == 1:
@@ -209,6 +211,16 @@ def test_devices(name, reverse, axis, rng):
     got, wanted = (jax.jit(jax.grad(each, argnums=(0, 1)))(*whole) for each in passes)
     for found, expected in zip(got, wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.one_rank
+def test_shards_of_weight_zero():
+    """Logarithms of zero on the first devices are no NaN."""
+    x = jnp.asarray([-jnp.inf, -jnp.inf, -jnp.inf, 1.0, 2.0, -jnp.inf, 0.5, 3.0])
+    log_sum = over_devices(one(scans.cumlogsumexp), 0, 1)
+    np.testing.assert_allclose(jax.jit(log_sum)(x, jnp.zeros(8)), lax.cumlogsumexp(x))
+    later = jax.jit(jax.grad(lambda x: log_sum(x, jnp.zeros(8))[3:].sum()))(x)
+    np.testing.assert_allclose(later, jax.grad(lambda x: lax.cumlogsumexp(x)[3:].sum())(x))
 
 
 @pytest.mark.one_rank
