@@ -15,6 +15,7 @@ function                backward                                    it keeps    
 ``linear_recurrence``   a recurrence from the other end             a, the result   of any order
 ``logcumsumexp``        two ``logcumsumexp`` from the other end     x, the result   first
 ``cummax``, ``cummin``  a recurrence; to the element that won       a mask          first
+``scan``                that of its operator; with segments, a recurrence's
 ======================  ==========================================  ==============  ===============
 
 If one rank's tensor needs a gradient, all ranks take part in the backward pass, and the result must
@@ -22,6 +23,6 @@ be part of the loss on all of them. A rank that does not come makes the others r
 after ``DISTSCAN_WAIT`` seconds (default: 60).
 """
 
-from .functions import cummax, cummin, cumprod, cumsum, linear_recurrence, logcumsumexp
+from .functions import cummax, cummin, cumprod, cumsum, linear_recurrence, logcumsumexp, scan
 
-__all__ = ["cummax", "cummin", "cumprod", "cumsum", "linear_recurrence", "logcumsumexp"]
+__all__ = ["cummax", "cummin", "cumprod", "cumsum", "linear_recurrence", "logcumsumexp", "scan"]

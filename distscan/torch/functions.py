@@ -11,7 +11,7 @@ from .arguments import as_rows, begin, from_rows
 from .compiled import call_compiled, is_plain
 from .dtensors import call_locally, is_dtensor
 from .exchange import Direction
-from .passes import Last, LogSum, Maximum, Minimum, Product, Recurrence, Sum
+from .passes import Last, LogSum, Maximum, Minimum, Product, Recurrence, Shift, Sum
 
 Tensor = Any
 
@@ -132,6 +132,71 @@ def cummin(
 ) -> Any:
     """Return the cumulative minimum along ``dim``. See ``cummax``."""
     return _scanned(_MINIMUM, x, dim, comm=comm, reverse=reverse, return_indices=return_indices)
+
+
+def scan(
+    x: Tensor,
+    dim: int,
+    op: str = "sum",
+    *,
+    comm: Comm | None = None,
+    exclusive: bool = False,
+    reverse: bool = False,
+    segments: Tensor | None = None,
+) -> Tensor:
+    """Scan ``x`` along ``dim`` over all ranks. See ``cumsum``.
+
+    Parameters
+    ----------
+    op
+        "sum", "prod", "max", "min" or "logaddexp".
+    exclusive
+        Whether each result leaves out its own element; the first one is the operator's identity.
+    segments
+        Where independent scans begin, as in ``linear_recurrence``; for sums and products of floats
+        and complex numbers.
+
+    Examples
+    --------
+    Two independent sums, on one rank:
+
+    >>> import distscan.torch, torch
+    >>> heads = torch.tensor([True, False, True])
+    >>> distscan.torch.scan(torch.tensor([1.0, 2.0, 3.0]), 0, segments=heads)
+    tensor([1., 3., 3.])
+    """
+    return _scanned_by(
+        x, dim, op, comm=comm, exclusive=exclusive, reverse=reverse, segments=segments
+    )
+
+
+@torch.compiler.disable
+def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
+    """Scan ``x`` by the function of an operator; segments are those of a recurrence."""
+    if is_dtensor(x):
+        return call_locally(_scanned_by, (x,), dim, op=op, **form)
+    (x,), way = begin(f"scan by {op!r}", (x,), dim, **form)
+    function = _OPERATORS.get(op) if isinstance(op, str) else None
+    if function is None:
+        raise ValueError(f"op is {op!r}; it is one of {', '.join(_OPERATORS)}")
+    inclusive, rows = way._replace(exclusive=False), as_rows(x, dim, way)
+    starts = torch.zeros(rows.shape[-2], 1, dtype=torch.bool, device=x.device)
+    if way.segments is not None:
+        starts = way.segments.unsqueeze(1)
+        starts = Shift.apply(starts, way) if way.reverse else starts.clone()
+    if way.ranks()[:1] == [way.comm.rank]:
+        starts[-1 if way.reverse else 0] = True
+    if way.segments is None:
+        y = function.apply(rows, inclusive)
+    elif op in {"sum", "prod"} and (x.is_floating_point() or x.is_complex()):
+        terms = rows if op == "sum" else torch.where(starts, rows, 0)
+        factors = torch.ones_like(rows) if op == "sum" else torch.where(starts, 1, rows)
+        y = Recurrence.apply(factors, terms, None, inclusive)
+    else:
+        raise ValueError(f"segments are for sums and products of floats, not {op!r} of {x.dtype}")
+    if way.exclusive:
+        y = torch.where(starts, function.identity(y.dtype), Shift.apply(y, inclusive))
+    return from_rows(y, x, dim)
 
 
 def linear_recurrence(
@@ -287,6 +352,7 @@ class _Function(NamedTuple):
     apply: Callable[..., Any]  # of the autograd function
     join: Callable[[Tensor, Tensor], Tensor]  # of a result and an element
     reduce: Callable[..., Tensor]
+    identity: Callable[[Any], Any]  # of a type
 
 
 def _scanned(function: _Function, x: Tensor, dim: int, **form: Any) -> Any:
@@ -315,8 +381,23 @@ def _scanned_now(function: _Function, x: Tensor, dim: int, **form: Any) -> Any:
     return from_rows(y, x, dim), total.reshape(x.movedim(dim, 0).shape[1:])
 
 
-_SUM = _Function("cumsum", Sum.apply, torch.add, torch.sum)
-_PRODUCT = _Function("cumprod", Product.apply, torch.mul, torch.prod)
-_LOG_SUM = _Function("logcumsumexp", LogSum.apply, torch.logaddexp, torch.logsumexp)
-_MAXIMUM = _Function("cummax", Maximum.apply, torch.maximum, torch.amax)
-_MINIMUM = _Function("cummin", Minimum.apply, torch.minimum, torch.amin)
+def _lowest(dtype: Any) -> Any:
+    return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def _highest(dtype: Any) -> Any:
+    return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+_SUM = _Function("cumsum", Sum.apply, torch.add, torch.sum, lambda dtype: 0)
+_PRODUCT = _Function("cumprod", Product.apply, torch.mul, torch.prod, lambda dtype: 1)
+_LOG_SUM = _Function("logcumsumexp", LogSum.apply, torch.logaddexp, torch.logsumexp, _lowest)
+_MAXIMUM = _Function("cummax", Maximum.apply, torch.maximum, torch.amax, _lowest)
+_MINIMUM = _Function("cummin", Minimum.apply, torch.minimum, torch.amin, _highest)
+_OPERATORS = {
+    "sum": _SUM,
+    "prod": _PRODUCT,
+    "max": _MAXIMUM,
+    "min": _MINIMUM,
+    "logaddexp": _LOG_SUM,
+}

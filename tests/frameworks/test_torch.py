@@ -395,6 +395,45 @@ def test_the_last_states_of_packed_sequences(ends, reverse, seeded, comm, rng):
         torch.testing.assert_close(gradient, expected)
 
 
+def by_hand(x, op, *, exclusive, reverse, heads):
+    """A scan along dim 0, element by element."""
+    combine = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min": torch.minimum,
+               "logaddexp": torch.logaddexp}[op]  # fmt: skip
+    identity = {"sum": 0, "prod": 1, "max": -torch.inf, "min": torch.inf, "logaddexp": -torch.inf}
+    nothing, results, before = torch.full_like(x[0], identity[op]), [], None
+    for t in range(len(x))[:: -1 if reverse else 1]:
+        if heads is not None and (heads[t + 1 : t + 2].any() if reverse else heads[t]):
+            before = None
+        now = x[t] if before is None else combine(before, x[t])
+        results.append((nothing if before is None else before) if exclusive else now)
+        before = now
+    return torch.stack(results[:: -1 if reverse else 1])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "logaddexp"])
+def test_scan(op, exclusive, reverse, comm, rng):
+    """By operator; sums and products also in segments, where infinite elements stay in theirs."""
+    x = drawn(rng, 7, 2)
+    form = {"exclusive": exclusive, "reverse": reverse}
+    flags = torch.zeros(7, dtype=torch.bool)
+    flags[[2, 3, 6]] = True
+    for heads in (None, flags) if op in {"sum", "prod"} else (None,):
+        own = None if heads is None else mine(heads, 0, comm)
+        ours = whole(functools.partial(scans.scan, dim=0, op=op, segments=own, **form), 0, comm)
+        theirs = functools.partial(by_hand, op=op, heads=heads, **form)
+        z = x.clone().requires_grad_()
+        torch.testing.assert_close(ours(z), theirs(z))
+        weights = drawn(rng, 7, 2)
+        gradients = [torch.autograd.grad((f(z) * weights).sum(), z)[0] for f in (ours, theirs)]
+        torch.testing.assert_close(*gradients)
+        if heads is not None:
+            z = x.clone()
+            z[2] = torch.inf
+            torch.testing.assert_close(ours(z), theirs(z))
+
+
 @pytest.mark.skipif(TORCHRUN, reason="of communicators of MPI")
 def test_zigzag(comm, rng):
     """Each rank has a part of the first half, and its mirror image of the second: the docs' way."""
@@ -631,6 +670,9 @@ def test_refusals(comm):
     everywhere(comm, TypeError, "initial is", lambda: solve(initial=0.0 if last else x[0]))
     everywhere(comm, TypeError, "bools", lambda: solve(segments=x[:, 0] if last else x[:, 0] > 0))
     everywhere(comm, ValueError, "segments has", lambda: solve(segments=x[0] > 0))
+    everywhere(comm, ValueError, "op is 'median'", lambda: scans.scan(x, 0, "median"))
+    by_max = functools.partial(scans.scan, x, 0, "max", segments=x[:, 0] > 0)
+    everywhere(comm, ValueError, "segments are for sums and products", by_max)
     total = comm.size * len(x)
     for places, kind, message in (
         ([0.0, total], TypeError, "int32 or int64"),
