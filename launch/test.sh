@@ -2,9 +2,9 @@
 # Usage: launch/test.sh [PYTEST ARGUMENT...]
 # Runs the tests at 1, 2, 4 and 8 ranks under MPICH and at 3 under Open MPI. Those at 1 rank run side
 # by side on all cores; -n 0 runs them one after the other.
-# Without arguments, a run takes a quarter of the tests at 2 ranks, a twelfth at 4, a sixteenth at 8 and
-# at 3, the same ones each time but others at each number of ranks; and it compiles a sixteenth of the
-# kernels.
+# Without arguments, a run takes a quarter of the tests at 2 ranks, a twelfth at 4, a sixteenth at 8
+# and at 3, the same ones each time but others at each number of ranks; and it compiles a sixteenth of
+# the kernels.
 #   DISTSCAN_WHOLE    1 runs all of them, with data that differ from run to run
 #   DISTSCAN_TIMEOUT  seconds for each number of ranks (default: 1800)
 set -euo pipefail
