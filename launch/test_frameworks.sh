@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Usage: launch/test_frameworks.sh [PYTEST ARGUMENT...]
 # Runs the tests of distscan.torch, of its example and of distscan.jax at 1, 2 and 3 ranks, on CPUs,
-# in an environment of their own, .venv-frameworks: PyTorch from a package index takes 5 GB. Then the
-# tests of process groups, and a fifth of the first ones on 2 ranks of torchrun's: gloo's messages
-# are slow.
+# in an environment of their own, .venv-frameworks: PyTorch from a package index takes 5 GB. Then a
+# twelfth of the first ones at 8 ranks, the tests of process groups, and a fifth of the first ones on
+# 2 ranks of torchrun's: gloo's messages are slow.
 #   DISTSCAN_TIMEOUT  seconds for each number of ranks (default: 600)
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
@@ -18,6 +18,8 @@ for ranks in 1 2 3; do
   launch/stage.sh "JAX, $ranks ranks" \
     launch/mpirun.sh "$ranks" python -m pytest tests/frameworks/test_jax.py "$@"
 done
+DISTSCAN_PART=3/12 launch/stage.sh "PyTorch, 8 ranks" \
+  launch/mpirun.sh 8 python -m pytest tests/frameworks/test_torch.py "$@"
 launch/stage.sh "process groups" python -m pytest tests/frameworks/test_process_group.py "$@"
 export DISTSCAN_SEED=${DISTSCAN_SEED:-$RANDOM} # the same on all ranks
 DISTSCAN_PART=1/5 launch/stage.sh "torchrun, 2 ranks" timeout -k 10 "$DISTSCAN_TIMEOUT" \
