@@ -11,7 +11,8 @@ over ranks (``comm``)
     Each process has a shard, and the host scans it: JAX calls it back, in the order of the program.
     Shards may differ in length there. Arrays on a GPU are copied to the host and back, so this way
     is for CPUs and for tests. All ranks must take part in the backward pass, which is a scan, too.
-    A rank that does not come makes the others raise after ``DISTSCAN_WAIT`` seconds.
+    A rank that does not come makes the others raise after ``DISTSCAN_WAIT`` seconds. JAX finds some
+    faults of arguments before it calls back, such as a wrong ``axis``. Then that rank alone raises.
 over devices (``axis_name``)
     XLA scans each shard, gathers the totals, and each device combines those before its own. Nothing
     leaves the devices: this is the fast way where one program has all devices.
@@ -199,9 +200,14 @@ def _axis(x: Array, axis: int) -> int:
 
 
 def _before(
-    local: Any, combine: Callable[[Any, Any], Any], identity: Any, axis: int, name: str, *,
+    local: Any,
+    combine: Callable[[Any, Any], Any],
+    identity: Any,
+    axis: int,
+    name: str,
+    *,
     reverse: bool,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return the combination of the totals of all shards before this device's, in their order.
 
     ``local`` is the inclusive scan of this shard. The identity stands for shards without elements.
@@ -287,9 +293,15 @@ class _Function(NamedTuple):
 
 
 def _scanned(
-    function: _Function, x: Array, axis: int, comm: Comm | None, axis_name: str | None, *,
-    reverse: bool, exclusive: bool = False,
-) -> Array:  # fmt: skip
+    function: _Function,
+    x: Array,
+    axis: int,
+    comm: Comm | None,
+    axis_name: str | None,
+    *,
+    reverse: bool,
+    exclusive: bool = False,
+) -> Array:
     x = jnp.asarray(x)
     axis = _axis(x, axis)
     if axis_name is None:

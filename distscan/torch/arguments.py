@@ -55,8 +55,7 @@ def begin(
             raise ValueError(
                 f"a has shape {list(tensors[0].shape)}, b {list(tensor.shape)}: they must be equal"
             )
-    if dtype is None:
-        dtype = common_type(tensors)
+    dtype = working_type(name, tensors, dtype)
     tensors = tuple(tensor.to(dtype) for tensor in tensors)
     shape = list(tensors[0].shape)
     length = shape.pop(dim)
@@ -132,16 +131,21 @@ def _without_sites(name: str, numbers: list[int]) -> list[int]:
     return ranks
 
 
-def common_type(tensors: tuple[Tensor, ...]) -> Any:
-    """Return the type of a computation: that of all tensors; float32 for narrower ones in autocast.
+def working_type(name: str, tensors: tuple[Tensor, ...], dtype: Any) -> Any:
+    """Return the type of a computation and of its result, as PyTorch's functions choose it.
 
-    It is so for ``torch.cumsum``, too.
+    It is ``dtype``, or that of all tensors; in autocast, float32 for narrower floats. Integers and
+    bools become int64 in sums and products, and floats of the default type in logarithms of sums
+    and in recurrences.
     """
-    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
-    narrow = dtype in {torch.float16, torch.bfloat16}
-    if narrow and torch.is_autocast_enabled(tensors[0].device.type):
-        return torch.float32
-    return dtype
+    if dtype is None:
+        dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+        narrow = dtype in {torch.float16, torch.bfloat16}
+        if narrow and torch.is_autocast_enabled(tensors[0].device.type):
+            return torch.float32
+    if dtype.is_floating_point or dtype.is_complex or name in {"cummax", "cummin"}:
+        return dtype
+    return torch.int64 if name in {"cumsum", "cumprod"} else torch.get_default_dtype()
 
 
 def _check_sequences(cu_seqlens: Any, initial: Any, shape: list[int]) -> None:

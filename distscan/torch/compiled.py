@@ -14,35 +14,55 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._guards import TracingContext
+from torch.library import custom_op
 
 from ..mpi.communicators import MPI, Comm, communicator
-from .arguments import as_rows, begin, common_type, from_rows
+from .arguments import as_rows, begin, from_rows, working_type
 from .exchange import Direction
 from .passes import LogSum, Maximum, Minimum, Product, Recurrence, Sum
 
 Tensor = Any
 
 
+def is_one_node(tensors: tuple[Tensor, ...], dim: Any, form: dict[str, Any]) -> bool:
+    """Return whether a call is compiled, as one operator.
+
+    Other calls are made between two graphs. So are those with wrong arguments: there, all ranks
+    raise. In a graph, one rank alone would.
+    """
+    if not torch.compiler.is_compiling():
+        return False
+    given = [*tensors, *(form[word] for word in _TENSORS if form.get(word) is not None)]
+    dtype = form.get("dtype")
+    return (
+        all(type(x) in {torch.Tensor, torch.nn.Parameter} for x in given)  # no DTensor
+        and isinstance(dim, int)
+        and (dtype is None or isinstance(dtype, torch.dtype))
+        and form.get("cu_seqlens") is None
+        and not form.get("return_total")
+        and not form.get("return_last")
+    )
+
+
 def call_compiled(name: str, tensors: tuple[Tensor, ...], dim: int, **form: Any) -> Any:
     """Call a function in a graph that is being compiled."""
-    comm, dtype = form.pop("comm", None), form.pop("dtype", None)
-    dtype = common_type(tensors) if dtype is None else dtype
-    given, words = [tensor.to(dtype) for tensor in tensors], f"{name} {dim}"
-    for word, value in form.items():
-        if value is not None and value is not False:
-            words += f" {word}"
-        if isinstance(value, torch.Tensor):
-            given.append(value)
+    dtype = working_type(name, tensors, form.get("dtype"))
+    given, words = [tensor.to(dtype) for tensor in tensors], f"{name} {int(dim)}"
     enabled = torch.is_grad_enabled()
+    for word in _OPTIONS:
+        words += f" {word}" if form.get(word) else ""
+    for word in _TENSORS:
+        if form.get(word) is not None:
+            given.append(form[word])
+            words += f" {word}"
     words += " enabled" if enabled else ""
     needs = enabled and any(tensor.requires_grad for tensor in given)
-    results = torch.ops.distscan.scan(given, words, _name_of(comm), _site(), needs)
+    results = torch.ops.distscan.scan(given, words, _name_of(form.get("comm")), _site(), needs)
     return (results[0], results[1]) if form.get("return_indices") else results[0]
 
 
-def is_plain(x: Any) -> bool:
-    """Return whether ``x`` is a tensor that operators take, such as no DTensor."""
-    return type(x) in {torch.Tensor, torch.nn.Parameter}
+_OPTIONS = ("reverse", "exclusive", "return_indices")
+_TENSORS = ("initial", "segments")  # the last ones that an operator gets, if they are given
 
 
 # ---- what is a constant of a graph ---------------------------------------------------------------
@@ -52,15 +72,16 @@ _sites = weakref.WeakKeyDictionary[TracingContext, Any]()
 
 @torch.compiler.assume_constant_result
 def _site() -> int:
-    """Return the number of this call in its graph."""
-    return int(next(_sites.setdefault(TracingContext.get(), itertools.count())))
+    """Return the number of this call in its graph; -1 where the compiler has left the graph."""
+    graph = TracingContext.try_get()
+    return -1 if graph is None else int(next(_sites.setdefault(graph, itertools.count())))
 
 
 @torch.compiler.assume_constant_result
 def _name_of(comm: Any) -> str:
     """Return a name by which an operator finds the ranks, and which tells their number.
 
-    PyTorch keeps compiled graphs on disk. They have the number of ranks in them.
+    PyTorch keeps compiled graphs on disk. The number of ranks is part of a graph.
     """
     ranks = communicator(comm).size
     if comm is None:
@@ -83,7 +104,7 @@ def _find(name: str) -> Comm:
 
 
 class _Form(NamedTuple):
-    """What an operator is asked for, which is one text there: "cumsum 1 reverse"."""
+    """What an operator is asked for. The operator gets it as a text, such as "cumsum 1 reverse"."""
 
     function: str
     dim: int
@@ -155,14 +176,14 @@ _PASSES = {
 }
 
 
-@torch.library.custom_op("distscan::scan", mutates_args=())
+@custom_op("distscan::scan", mutates_args=())
 def _scan(
     tensors: list[torch.Tensor], form: str, comm: str, site: int, needs: bool
 ) -> list[torch.Tensor]:
     """Return the results, what else the backward pass needs, and the lengths of the shards."""
     asked = _Form.of(form)
     inputs, initial, segments = asked.split(tensors)
-    options = {word: True for word in asked.words if word not in {"initial", "segments", "enabled"}}
+    options = {word: word in asked.words for word in _OPTIONS}
     with torch.no_grad():
         inputs, way = begin(  # type: ignore[assignment]
             asked.function,
@@ -189,16 +210,14 @@ def _scan(
 @_scan.register_fake
 def _(tensors: list[Tensor], form: str, comm: str, site: int, needs: bool) -> list[Tensor]:
     x, asked = tensors[0], _Form.of(form)
-    adds = asked.function in {"cumsum", "cumprod"}
-    whole = not (x.dtype.is_floating_point or x.dtype.is_complex)
-    types = [torch.int64 if adds and whole else x.dtype]
+    types = [x.dtype]
     types += [torch.int64] if "return_indices" in asked.words else []
     types += [torch.bool] if asked.marks_winners else []
     results = [torch.empty(x.shape, dtype=dtype, device=x.device) for dtype in types]
     return [*results, torch.empty(int(comm.split(maxsplit=1)[0]), dtype=torch.int64)]
 
 
-@torch.library.custom_op("distscan::gradient", mutates_args=())
+@custom_op("distscan::gradient", mutates_args=())
 def _gradient(
     dy: torch.Tensor, kept: list[torch.Tensor], lengths: torch.Tensor, form: str, comm: str
 ) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ import torch
 
 from ..mpi.communicators import Comm
 from .arguments import as_rows, begin, from_rows
-from .compiled import call_compiled, is_plain
+from .compiled import call_compiled, is_one_node
 from .dtensors import call_locally, is_dtensor
 from .exchange import Direction
 from .passes import Last, LogSum, Maximum, Minimum, Product, Recurrence, Shift, Sum
@@ -165,18 +165,21 @@ def scan(
     >>> distscan.torch.scan(torch.tensor([1.0, 2.0, 3.0]), 0, segments=heads)
     tensor([1., 3., 3.])
     """
-    return _scanned_by(
-        x, dim, op, comm=comm, exclusive=exclusive, reverse=reverse, segments=segments
-    )
+    form: Any = {"comm": comm, "exclusive": exclusive, "reverse": reverse}
+    function = _OPERATORS.get(op) if isinstance(op, str) else None
+    if function is not None and segments is None and not (exclusive and op not in _ADDING):
+        return _scanned(function, x, dim, **form)
+    return _scanned_by(x, dim, op, segments=segments, **form)
 
 
 @torch.compiler.disable
 def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
-    """Scan ``x`` by the function of an operator; segments are those of a recurrence."""
+    """Scan ``x`` exclusively, or in segments, which are those of a recurrence."""
     if is_dtensor(x):
         return call_locally(_scanned_by, (x,), dim, op=op, **form)
-    (x,), way = begin(f"scan by {op!r}", (x,), dim, **form)
     function = _OPERATORS.get(op) if isinstance(op, str) else None
+    name = f"scan by {op!r}" if function is None else function.name
+    (x,), way = begin(name, (x,), dim, **form)
     if function is None:
         raise ValueError(f"op is {op!r}; it is one of {', '.join(_OPERATORS)}")
     inclusive, rows = way._replace(exclusive=False), as_rows(x, dim, way)
@@ -188,7 +191,7 @@ def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
         starts[-1 if way.reverse else 0] = True
     if way.segments is None:
         y = function.apply(rows, inclusive)
-    elif op in {"sum", "prod"} and (x.is_floating_point() or x.is_complex()):
+    elif op in _ADDING and (x.is_floating_point() or x.is_complex()):
         terms = rows if op == "sum" else torch.where(starts, rows, 0)
         factors = torch.ones_like(rows) if op == "sum" else torch.where(starts, 1, rows)
         y = Recurrence.apply(factors, terms, None, inclusive)
@@ -265,8 +268,7 @@ def linear_recurrence(
         "cu_seqlens": cu_seqlens,
         "return_last": return_last,
     }
-    whole = cu_seqlens is None and not return_last
-    if whole and torch.compiler.is_compiling() and is_plain(a) and is_plain(b):
+    if is_one_node((a, b), dim, form):
         return call_compiled("linear_recurrence", (a, b), dim, **form)
     return _solved(a, b, dim, **form)
 
@@ -357,7 +359,7 @@ class _Function(NamedTuple):
 
 def _scanned(function: _Function, x: Tensor, dim: int, **form: Any) -> Any:
     """Scan ``x``: by one operator in a graph of ``torch.compile``, if it can."""
-    if torch.compiler.is_compiling() and is_plain(x) and not form.get("return_total"):
+    if is_one_node((x,), dim, form):
         return call_compiled(function.name, (x,), dim, **form)
     return _scanned_now(function, x, dim, **form)
 
@@ -394,6 +396,7 @@ _PRODUCT = _Function("cumprod", Product.apply, torch.mul, torch.prod, lambda dty
 _LOG_SUM = _Function("logcumsumexp", LogSum.apply, torch.logaddexp, torch.logsumexp, _lowest)
 _MAXIMUM = _Function("cummax", Maximum.apply, torch.maximum, torch.amax, _lowest)
 _MINIMUM = _Function("cummin", Minimum.apply, torch.minimum, torch.amin, _highest)
+_ADDING = {"sum", "prod"}  # the operators with exclusive scans and segments of their own
 _OPERATORS = {
     "sum": _SUM,
     "prod": _PRODUCT,

@@ -103,12 +103,13 @@ class Recurrence(torch.autograd.Function):
 
 def times_before(db: Tensor, h: Tensor, way: Direction) -> Tensor:
     """Return db[t] conj(h[t-1]), without a shifted copy of h; nothing is before the first row."""
-    row, n, da = row_before(h, comm=way.comm, way=way), h.shape[-2], torch.empty_like(db)
+    h, n, da = h.conj(), h.shape[-2], torch.empty_like(db)
+    row = row_before(h, comm=way.comm, way=way)
     if n:
         first, rest, others = (n - 1, 0, 1) if way.reverse else (0, 1, 0)
-        part = h.narrow(-2, others, n - 1).conj()
+        part = h.narrow(-2, others, n - 1)
         torch.mul(db.narrow(-2, rest, n - 1), part, out=da.narrow(-2, rest, n - 1))
-        torch.mul(db.narrow(-2, first, 1), row.conj(), out=da.narrow(-2, first, 1))
+        torch.mul(db.narrow(-2, first, 1), row, out=da.narrow(-2, first, 1))
     return da
 
 

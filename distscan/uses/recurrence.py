@@ -93,7 +93,8 @@ def linear_recurrence(
     array([8., 4., 3.])
     """
     heads = None  # of columns
-    axis = axis_number(axis) or 0
+    if axis_number(axis) is None:
+        raise TypeError("axis must be an integer, not None")
     if segments is not None:
         heads = _heads_of_columns(call, segments, b, reverse=reverse)
         segments = segments if heads is None else None

@@ -593,6 +593,52 @@ def test_one_graph(name, named, comm, rng):
         torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.parametrize("code", ["int32", "uint8", "bool", "float16", "bfloat16", "complex64"])
+def test_types_in_a_graph(code, comm):
+    """As outside of one; integers become int64, or floats of the default type."""
+    x = torch.tensor([1, 0, 1]).to(getattr(torch, code))
+    functions = [scans.cumsum, scans.cumprod, scans.linear_recurrence]
+    functions += [] if code == "complex64" else [scans.cummax, scans.logcumsumexp]
+    for function in functions:
+        arguments = (x, x) if function is scans.linear_recurrence else (x, 0)
+        torch._dynamo.reset()
+        got = torch.compile(function, backend="aot_eager", fullgraph=True)(*arguments, comm=comm)
+        want = function(*arguments, comm=comm)
+        assert got.dtype == want.dtype
+        assert torch.equal(got, want)
+    floats = scans.linear_recurrence(x, x, comm=comm).dtype
+    assert floats == (torch.get_default_dtype() if code in {"int32", "uint8", "bool"} else x.dtype)
+
+
+@pytest.mark.parametrize("false", [0, np.False_, False])
+def test_flags_of_a_graph(false, comm, rng):
+    """What is false is so in a graph, too."""
+    x = drawn(rng, 3)
+    form = {"reverse": false, "exclusive": false}
+    torch._dynamo.reset()
+    got = torch.compile(lambda x: scans.cumsum(x, 0, **form), backend="aot_eager")(x)
+    assert torch.equal(got, scans.cumsum(x, 0))
+    got = torch.compile(lambda x: scans.scan(x, 0, reverse=1), backend="aot_eager")(x)
+    assert torch.equal(got, scans.cumsum(x, 0, reverse=True))
+
+
+def test_faults_in_a_graph(comm, rng):
+    """One rank's wrong arguments are raised by all."""
+    x, last = drawn(rng, 3, 2), comm.rank == comm.size - 1
+    for kind, message, call in [
+        (IndexError, "dim is 2", lambda x: scans.cumsum(x, 2 if last else 0)),
+        (TypeError, "integer", lambda x: scans.cumsum(x, "0" if last else 0)),
+        (
+            TypeError,
+            "initial is",
+            lambda x: scans.linear_recurrence(x, x, initial=0.5 if last else x[0]),
+        ),
+    ]:
+        torch._dynamo.reset()
+        compiled = torch.compile(call, backend="aot_eager")
+        everywhere(comm, kind, message, functools.partial(compiled, x))
+
+
 def test_a_graph_and_its_communicators(comm, rng):
     """The ranks are those of the call, not those of the first one."""
     if TORCHRUN:
@@ -635,7 +681,9 @@ def test_inductor(comm, rng):
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "complex128", "int32", "bool"])
+@pytest.mark.parametrize(
+    "name", ["float32", "float16", "bfloat16", "complex128", "int32", "uint8", "bool"]
+)
 def test_types(name, comm, rng):
     """Sums have the type that torch.cumsum has."""
     x = torch.from_numpy(rng.integers(0, 2, 4)).to(getattr(torch, name))

@@ -258,6 +258,7 @@ def test_inputs_are_left_alone(cut, rng):
 FAULTS = {
     "shapes": (ValueError, "a has shape", lambda: (np.zeros(3), np.zeros(4))),
     "scalars": (ValueError, "b is one number", lambda: (3.0, 4.0)),
+    "no axis": (TypeError, "axis must be", lambda: (np.zeros(3), np.zeros(3), 0, None)),
     "axis": (np.exceptions.AxisError, "out of bounds", lambda: (np.zeros(3), np.zeros(3), 0, 1)),
     "text": (TypeError, "a is <U1", lambda: (np.array(["x"]), np.zeros(1))),
     "initial": (ValueError, "initial has shape", lambda: (np.zeros(3), np.zeros(3), [1, 2])),
