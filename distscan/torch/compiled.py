@@ -17,6 +17,7 @@ from torch._guards import TracingContext
 from torch.library import custom_op
 
 from ..mpi.communicators import MPI, Comm, communicator
+from ..mpi.torch_group import TorchComm
 from .arguments import as_rows, begin, from_rows, working_type
 from .exchange import Direction
 from .passes import LogSum, Maximum, Minimum, Product, Recurrence, Sum
@@ -67,6 +68,7 @@ _TENSORS = ("initial", "segments")  # the last ones that an operator gets, if th
 
 # ---- what is a constant of a graph ---------------------------------------------------------------
 
+_torch_comms: dict[int, TorchComm] = {}
 _sites = weakref.WeakKeyDictionary[TracingContext, Any]()
 
 
@@ -86,6 +88,9 @@ def _name_of(comm: Any) -> str:
     ranks = communicator(comm).size
     if comm is None:
         return f"{ranks} default"
+    if isinstance(comm, TorchComm):  # such as ``Plan.comm``
+        _torch_comms[id(comm)] = comm
+        return f"{ranks} torch {id(comm)}"
     group = getattr(comm, "group_name", None)
     return f"{ranks} mpi {comm.py2f()}" if group is None else f"{ranks} group {group}"
 
@@ -93,8 +98,10 @@ def _name_of(comm: Any) -> str:
 def _find(name: str) -> Comm:
     """Return the communicator of a name."""
     _, kind, *which = name.split(maxsplit=2)
-    comm = None
-    if kind == "mpi":
+    comm: Any = None
+    if kind == "torch":
+        comm = _torch_comms[int(which[0])]
+    elif kind == "mpi":
         comm = MPI.Intracomm.f2py(int(which[0]))
     elif kind == "group":
         from torch.distributed.distributed_c10d import _resolve_process_group  # noqa: PLC0415
