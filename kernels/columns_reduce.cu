@@ -6,13 +6,16 @@
 
 namespace distscan {
 
+using TensorMaps = TensorMapsOf<FIELDS<Stored>>;
+
 DISTSCAN_KERNEL(DISTSCAN_THREADS + DISTSCAN_LOADERS * LANES, 1)
-distscan_columns_reduce(Input x, Matrix matrix, int stage_bytes, int pitch, int64 runs, T* parts,
-                        unsigned* arrived, T* total, Unit unit) {
+distscan_columns_reduce(const __grid_constant__ TensorMaps maps, Input x, Matrix matrix,
+                        int stage_bytes, int box_rows, int64 runs, T* parts, unsigned* arrived,
+                        T* total, Unit unit) {
   set_units<T>(unit);
   columns_reduce<Op, Shape<DISTSCAN_THREADS, DISTSCAN_ROWS, DISTSCAN_ITEMS>, DISTSCAN_STAGES,
-                 DISTSCAN_LOADERS, DISTSCAN_COLUMNS, X>(x, matrix, stage_bytes, pitch, runs, parts,
-                                                        arrived, total);
+                 DISTSCAN_LOADERS, DISTSCAN_COLUMNS, X>(x, matrix, Boxes{maps.of_field, box_rows},
+                                                        stage_bytes, runs, parts, arrived, total);
 }
 
 }  // namespace distscan

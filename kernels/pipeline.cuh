@@ -43,6 +43,8 @@
 //                          comes before the cursor
 //   read       SCANNERS    scanners: the stage is free             loader
 //
+// In the scan of columns reducers arrive at `read`, too: columns/scan.cuh.
+//
 // One reducer joins the totals of the warp tiles in the scan of a shard; in the scan of columns a
 // warp of its own does, the publisher. A warp's arrival counts once: one lane arrives when all have
 // done their part.
@@ -147,9 +149,9 @@ struct ScanBarriers {
   StageBarriers<STAGES> numbered, full, reduced, prefixed, passed_on, read;
 
   // Called by the whole block; __syncthreads() must follow. A warp has some stages: the lanes of
-  // one warp would take turns.
+  // one warp would take turns. `readers` warps free a stage.
   template <class Roles, class Source>
-  __device__ void init(const Source& source) {
+  __device__ void init(const Source& source, int readers = Roles::SCANNERS) {
     for (int stage = warp_index(); stage < STAGES; stage += Roles::WARPS)
       if (lane_index() == 0) {
         numbered[stage].init(ARRIVALS_PER_WARP);
@@ -157,7 +159,7 @@ struct ScanBarriers {
         reduced[stage].init(Roles::REDUCERS * ARRIVALS_PER_WARP);
         prefixed[stage].init(2 * ARRIVALS_PER_WARP);
         passed_on[stage].init(ARRIVALS_PER_WARP);
-        read[stage].init(Roles::SCANNERS * ARRIVALS_PER_WARP);
+        read[stage].init(readers * ARRIVALS_PER_WARP);
         barriers_are_ready();
       }
   }

@@ -167,7 +167,8 @@ def parameters_of(
     arrays: dict[str, Any] = {"x": x, "y": y}
     offset = {"offset": value, "has_offset": Bool}
     scan = arrays | {"shard": Shard, "work": Workspace} | offset | {"mail": Mail}
-    stages = {"stage_bytes": Int, "pitch": Int}
+    maps = {"maps": ctypes.c_uint8 * (128 * fields[0])}
+    stages = {"stage_bytes": Int, "box_rows": Int}
     start = {"offset": Pointer, "first": value, "has_first": Bool}
     unit = {"unit": Unit}  # of exact sums
     exchange = {"peers": Peers, "first": value, "has_first": Bool, "offset": Pointer}
@@ -192,10 +193,11 @@ def parameters_of(
         "fill": {"y": Pointer, "n": Int64, "called_off": Pointer},
         "fused": {**arrays, "shard": Shard, "totals": Totals, **exchange},
         "add": {"y": Pointer, "out": Pointer, "n": Int64, "unaligned_head": Int64, **offset},
-        "columns": {**arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start, **unit},
+        "columns": {**maps, **arrays, "matrix": Matrix, "work": ColumnsWork, **stages, **start,
+                    **unit},
         "columns_per_thread": {**arrays, "scans": Int64, "n": Int64, "inner": Int64,
                                "reverse": Bool, **start, **unit},
-        "columns_reduce": {"x": x, "matrix": Matrix, **stages, "runs": Int64,
+        "columns_reduce": {**maps, "x": x, "matrix": Matrix, **stages, "runs": Int64,
                            "parts": Pointer, "arrived": Pointer, "total": Pointer, **unit},
         "compact": {"x": Pointer, "mask": Pointer, "y": Pointer, "shard": Shard,
                     "work": Workspace},

@@ -4,7 +4,10 @@ The shard is [outer, n, inner]. The kernels see it as a matrix [outer * n, inner
 each row i that is a multiple of n.
 """
 
+import ctypes
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cupy
@@ -31,6 +34,7 @@ from .workspace import Row
 _LANES = 32  # lanes of a warp
 _SECTOR = 32  # bytes: the memory writes a whole sector without reading it first
 _STATIC = 47 << 10  # bytes of shared memory that a kernel has without an attribute
+_ROOM = 16 + 127  # bytes: a tile begins at a multiple of 128, and has room for a vector more
 
 
 class ColumnsPolicy(NamedTuple):
@@ -83,24 +87,35 @@ def columns_policy(
         [2^18, 1001]         791      822
         [2^14, 16383]       1080      952
 
-    linear_recurrence of 2^26 float32, microseconds by the rows of a slice::
+    H200, sm_90, boxes of rows that the engine fetches, arrays of 512 MiB, microseconds by the rows
+    of a slice; the last column is a copy's time for the bytes::
 
-        shape            9 rows  11 rows  13 rows  15 rows  17 rows
-        [2^20, 64]          368      320      344      319      350
-        [2^18, 256]         367      321      334               338
-        [2^17, 512]                  372      309
-        [2^16, 2^10]        362      327      299      324      314
-        [2^15, 2^11]                 390      315
-        [2^14, 2^12]        311      291      271      255      284
-        [2^13, 2^13]                 269      257
-        [2^12, 2^14]                 288      252
+        shape                7 rows  11 rows  13 rows  15 rows  17 rows
+        float32 [2^19, 256]             287      281      281      277   257
+        float64 [2^18, 256]             291      283      281      280   269
+        float32 [2^15, 2^12]            292      290      291      290   260
+
+    linear_recurrence of float32, vectors of 2 items or of 4::
+
+        shape          5 rows, 4  7 rows, 4  11 rows, 2  13 rows, 2  15 rows, 2
+        [2^19, 256]                     459                     491                 397
+        [2^15, 2^12]         478        430         459                     435     390
+        [2^13, 2^14]         495        440         477                     459     395
     """
     fields = types.x.names or ()
     size, acc = widest(types.x, types.out), types.acc.itemsize
-    items = math.gcd(inner, max(VECTOR // max(size, acc, 4), 1))
+    pairs = bool(fields) and acc == 8  # of 4 bytes: each field has whole vectors
+    items = math.gcd(inner, max(VECTOR // max(size, 4 if pairs else acc, 4), 1))
     strips = _cut(types, inner, items, sm_count)
     columns = 1 << (strips.width * items - 1).bit_length()
-    sharing = _share(types, columns, strips, arch, sm_count)
+    boxes = has_boxes(types, inner, items, strips, arch)
+    if boxes and size >= 4:
+        panel = 16
+        if fields:
+            panel = 1 if _alone(strips.number, sm_count) and strips.number <= sm_count else 4
+        sharing = _Sharing(2, 1, panel, 16, 8 if acc <= 4 else 4 if acc <= 16 else 2)
+    else:
+        sharing = _share(types, columns, strips, arch, sm_count)
     cursor = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, per strip of a panel
     while sharing.panel > 1 and sharing.panel * cursor > 8 << 10:
         sharing = sharing._replace(panel=sharing.panel // 2)
@@ -111,14 +126,18 @@ def columns_policy(
     # Bytes per stage, beside the elements: barriers, totals, and the prefixes of the columns.
     beside = 192 + acc * (threads * items + (warps + 2) * columns)
 
+    alike = types.x.itemsize == types.out.itemsize and not fields
+    staged = strips.number == 1 and inner * size < 64 and alike
+
     def stages(rows: int) -> int:
         part = _LANES // strips.width * rows * sum(pitches(types, inner, items, strips))
-        static, dynamic = (room - sharing.panel * cursor for room in (_STATIC, most))
-        stage = warps * part + 16 * max(len(fields), 1) + beside
+        slot = 0 if staged else beside  # one more than there are stages
+        static, dynamic = (room - sharing.panel * cursor - slot for room in (_STATIC, most))
+        stage = warps * part + _ROOM * max(len(fields), 1) + beside
         return int(min(static // beside, dynamic // stage, 12))
 
     read = items * (types.x.itemsize if fields else size)  # bytes of a lane in each row
-    rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 11}.get(read, 5)
+    rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 15 if boxes else 11}.get(read, 5)
     if acc > 32:
         rows = 1
     if types.acc == TWO_WORDS:  # registers
@@ -127,16 +146,13 @@ def columns_policy(
         rows = 43
     if widest(types.x) < 4 and items > 1:
         rows = min(rows, 17)  # unpacked, each row uses registers of its own
-    least = 4  # stages
-    if fields and acc == 8 and strips.number > 8:
-        least = 3
-        rows = 15 if strips.number > sm_count - sm_count // 8 else 13
+    least = 3 if boxes and acc <= 16 else 4  # stages
+    if pairs and size >= 4:
+        rows = 7
     elif sharing.loaders > 1:
         rows = min(rows, 11)
     while stages(rows) < least and rows > 3:
         rows -= 2
-    alike = types.x.itemsize == types.out.itemsize and not fields
-    staged = strips.number == 1 and inner * size < 64 and alike
     return ColumnsPolicy(
         threads, rows, items, columns, stages(rows), reducers=4, staged=str(staged).lower(),
         **sharing._asdict(),
@@ -236,11 +252,29 @@ def pitches(types: Types, inner: int, items: int, strips: Strips) -> list[int]:
     """Return the pitch of a tile's rows in shared memory, in bytes: see ``columns/strip.cuh``.
 
     There is one pitch for each field; a number has one field. Modulo 16, the pitch is that of rows
-    in global memory. A row has room for the vector that its end cuts.
+    in global memory. Where rows and strips are not aligned, a row has room for the vector that its
+    end cuts.
     """
-    fields = [types.x[name] for name in types.x.names] if types.x.names else [types.x]
-    sizes = [(strips.width * items * field.itemsize, inner * field.itemsize) for field in fields]
-    return [size if strips.number == 1 else size + 16 + (row - size) % 16 for size, row in sizes]
+    sizes = [(strips.width * items * size, inner * size) for size in _sizes(types)]
+    return [
+        size
+        if strips.number == 1 or size % VECTOR == row % VECTOR == 0
+        else size + 16 + (row - size) % 16
+        for size, row in sizes
+    ]
+
+
+def has_boxes(types: Types, inner: int, items: int, strips: Strips, arch: str) -> bool:
+    """Return whether the copy engine, of sm_90 and later, fetches boxes of rows of such strips."""
+    columns = math.gcd(inner, strips.width * items)
+    aligned = all(columns * size % VECTOR == 0 for size in _sizes(types))
+    return aligned and strips.number > 1 and int(arch) >= 90
+
+
+def _sizes(types: Types) -> list[int]:
+    """Return the bytes of an element in each array that is read."""
+    names = types.x.names
+    return [types.x[name].itemsize for name in names] if names else [types.x.itemsize]
 
 
 class ThreadPolicy(NamedTuple):
@@ -288,10 +322,12 @@ class Tiling:
         self.columns = strips.width * self.policy.items
         self.tiles = max(-(-form.extents.outer * n // self.height), 1)  # per strip
         all_pitches = pitches(types, form.extents.inner, self.policy.items, strips)
-        self.pitch = all_pitches[0]
         #: Bytes of a stage. Fields lie in it one after the other.
-        self.stage = sum(-(-self.height * pitch // 16) * 16 + 16 for pitch in all_pitches)
+        self.stage = sum((self.height * pitch + _ROOM) // 128 * 128 for pitch in all_pitches)
         self.shared = self.stage * self.policy.stages
+        exist = has_boxes(types, form.extents.inner, self.policy.items, strips, arch)
+        rows, inner = form.extents.outer * n, form.extents.inner
+        self._boxes = Boxes(types, self, all_pitches, rows, inner, exist=exist)
 
     def set(self, arguments: Any) -> None:
         """Set the arguments that all kernels over tiles have."""
@@ -303,7 +339,86 @@ class Tiling:
         )
         matrix.n = self._n if form.extents.outer > 1 else _ENDLESS
         matrix.width, matrix.strips, matrix.tiles = self.width, self.strips, self.tiles
-        arguments.stage_bytes, arguments.pitch = self.stage, self.pitch
+        arguments.stage_bytes = self.stage
+
+    def point(self, arguments: Any, x: Any) -> None:
+        """Set the pointers to the input, and the tensor maps of its fields."""
+        if type(x) is FieldArrays:
+            point(arguments, "x", x)
+            self._boxes.set(arguments, x.addresses)
+        else:
+            arguments.x = x.data.ptr
+            self._boxes.set(arguments, (x.data.ptr,))
+
+
+# ---- tensor maps -----------------------------------------------------------------------------
+
+
+class Boxes:
+    """The tensor maps by which the copy engine fetches boxes of rows: columns/strip.cuh.
+
+    The addresses of the fields must be multiples of 16 bytes.
+    """
+
+    def __init__(
+        self,
+        types: Types,
+        tiling: Tiling,
+        pitches: list[int],
+        rows: int,
+        inner: int,
+        *,
+        exist: bool,
+    ) -> None:
+        """Describe a matrix; ``exist`` tells whether its rows and strips have boxes."""
+        self._parts = [(min(size, 8), -(-size // 8)) for size in _sizes(types)]
+        self._shape = inner, rows
+        self._addresses: tuple[int, ...] = ()
+        # Boxes divide a tile, have at most 256 rows, and end at multiples of 128 bytes.
+        fits = [
+            k
+            for k in range(1, _MOST_BOX_ROWS + 1)
+            if tiling.height % k == 0 and all(k * pitch % 128 == 0 for pitch in pitches)
+        ]
+        self._box = tiling.columns, max(fits, default=0)
+        self._exist = exist and bool(fits) and rows < 1 << 31
+
+    def set(self, arguments: Any, addresses: Sequence[int]) -> None:
+        """Set the maps of the fields, and the rows of a box: 0 if boxes cannot be fetched."""
+        if tuple(addresses) == self._addresses:
+            return
+        self._addresses = tuple(addresses)
+        aligned = self._exist and all(address % VECTOR == 0 for address in addresses)
+        arguments.box_rows = self._box[1] if aligned else 0
+        if not aligned:
+            return
+        maps = ctypes.addressof(arguments) + type(arguments).maps.offset
+        for i, (address, (size, parts)) in enumerate(zip(addresses, self._parts, strict=True)):
+            (inner, rows), (columns, box_rows) = self._shape, self._box
+            _encode(
+                ctypes.c_void_p(maps + 128 * i), _UNSIGNED[size], 2, ctypes.c_void_p(address),
+                (ctypes.c_uint64 * 2)(inner * parts, rows),
+                (ctypes.c_uint64 * 1)(inner * parts * size),
+                (ctypes.c_uint32 * 2)(columns * parts, box_rows), (ctypes.c_uint32 * 2)(1, 1),
+                0, 0, _L2_PROMOTION, 0,
+            )  # fmt: skip
+
+
+_MOST_BOX_ROWS = 256  # the driver's limit
+_UNSIGNED = {1: 0, 2: 1, 4: 2, 8: 4}  # CU_TENSOR_MAP_DATA_TYPE_UINT8 to UINT64, by bytes
+_L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+
+
+def _encode(*arguments: Any) -> None:
+    """Call cuTensorMapEncodeTiled of the CUDA driver; raise RuntimeError if it fails."""
+    status = _driver().cuTensorMapEncodeTiled(*arguments)
+    if status != 0:
+        raise RuntimeError(f"cuTensorMapEncodeTiled failed with status {status}")
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def shares(strips: int, tiles: int, sm_count: int) -> tuple[int, int]:
@@ -340,11 +455,15 @@ class _Scan(Kernel):
 
     def prepare(self, x: Any, y: Any, heads: None = None) -> None:
         """Set the input and the output."""
+        self._point(x)
         if type(x) is FieldArrays:
-            point(self.arguments, "x", x)
             point(self.arguments, "y", y)
         else:
-            self.arguments.x, self.arguments.y = x.data.ptr, y.data.ptr
+            self.arguments.y = y.data.ptr
+
+    def _point(self, x: Any) -> None:
+        """Set the pointers to the input."""
+        raise NotImplementedError
 
     def set_offset(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
         """Set the offset: a row [inner], one value for all columns, or none."""
@@ -366,7 +485,7 @@ class Scan(_Scan):
 
     def __init__(self, op: Operator, types: Types, n: int, form: Form) -> None:
         """Compile, and allocate the totals of all tiles and of all groups of tiles."""
-        tiling = Tiling(types, n, form)
+        tiling = self._tiling = Tiling(types, n, form)
         policy = tiling.policy
         panels = -(-tiling.strips // policy.panel)
         tiles = tiling.tiles * min(policy.panel, tiling.strips)
@@ -391,6 +510,9 @@ class Scan(_Scan):
         self._work.published.words, self._work.published.stride = self._totals.data.ptr, stride
         self._work.tile_counter = self._tile_counter.data.ptr
         self._work.blocks, self._work.at_once = blocks, side
+
+    def _point(self, x: Any) -> None:
+        self._tiling.point(self.arguments, x)
 
     def set_offset(self, offset: NDArray[Any] | Row | None, epoch: int) -> None:
         """Set the offset, and the epoch of the totals."""
@@ -420,6 +542,12 @@ class ThreadPerColumn(_Scan):
         set_unit(arguments, op)
         self.blocks = -(-vectors // policy.threads)
 
+    def _point(self, x: Any) -> None:
+        if type(x) is FieldArrays:
+            point(self.arguments, "x", x)
+        else:
+            self.arguments.x = x.data.ptr
+
 
 class Reduce(Kernel):
     """The kernel of ``kernels/columns/reduce.cuh``: the total of each column of one scan."""
@@ -428,7 +556,7 @@ class Reduce(Kernel):
         """Compile, and allocate a row of totals for each run of tiles."""
         types = register_types(op, types)
         types = Types(types.x, types.acc, types.x)  # nothing is written
-        tiling = Tiling(types, n, form)
+        tiling = self._tiling = Tiling(types, n, form)
         policy = tiling.policy
         runs, _ = shares(tiling.strips, tiling.tiles, sm_count())
         pitch = tiling.strips * tiling.columns
@@ -453,8 +581,5 @@ class Reduce(Kernel):
 
     def prepare(self, x: Any, total: int, epoch: int, heads: None = None) -> None:
         """Set all arguments. ``total`` is the address of the totals [inner] on the GPU."""
-        if type(x) is FieldArrays:
-            point(self.arguments, "x", x)
-        else:
-            self.arguments.x = x.data.ptr
+        self._tiling.point(self.arguments, x)
         self.arguments.total = total

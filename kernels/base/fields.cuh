@@ -25,6 +25,10 @@ template <class X>
 inline constexpr bool is_fields = false;
 template <class... X>
 inline constexpr bool is_fields<Fields<X...>> = true;
+template <class X>
+inline constexpr int FIELDS = 1;
+template <class... X>
+inline constexpr int FIELDS<Fields<X...>> = sizeof...(X);
 
 // The type of an element in memory, where a byte of a bool may have any value.
 template <class X>

@@ -17,20 +17,20 @@ struct ColumnsWork {
 };
 
 // The shared memory of a block's warps, beside the tiles.
-template <class BeforeCursor, class T, int WARPS, int STAGES_, int ITEMS, int COLUMNS, int PANEL>
-struct ColumnsPipeline : ScanBarriers<STAGES_> {
-  static constexpr int STAGES = STAGES_;
+template <class BeforeCursor, class T, int WARPS, int SLOTS, int ITEMS, int COLUMNS, int PANEL>
+struct ColumnsPipeline : ScanBarriers<SLOTS> {
+  static constexpr int STAGES = SLOTS;  // of barriers, and of what goes with them
   static constexpr int BLOCKS = (COLUMNS + LANES - 1) / LANES;  // of 32 columns
   using Row = T[COLUMNS];
 
-  Draw draw[STAGES];
-  Tile tile[STAGES];
+  Draw draw[SLOTS];
+  Tile tile[SLOTS];
   int64 next_cursor[PANEL];  // of each strip, once all tiles that are drawn have passed
-  int64 cursor[STAGES];      // of the tile's strip, before that
-  int ends[STAGES];          // how many iterations found no tile left
-  Vector<T, ITEMS> before_slice[STAGES][WARPS][LANES];  // of its warp tile
-  alignas(128) Row before_warp[STAGES][WARPS];          // of the tile; first each warp's total
-  alignas(128) Row prefix[STAGES];                      // of the tile, with the seed of scans
+  int64 cursor[SLOTS];       // of the tile's strip, before that
+  int ends[SLOTS];           // how many iterations found no tile left
+  Vector<T, ITEMS> before_slice[SLOTS][WARPS][LANES];  // of its warp tile
+  alignas(128) Row before_warp[SLOTS][WARPS];          // of the tile; first each warp's total
+  alignas(128) Row prefix[SLOTS];                      // of the tile, with the seed of scans
   BeforeCursor before_cursor[PANEL][BLOCKS];
 };
 

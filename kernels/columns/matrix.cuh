@@ -58,11 +58,13 @@ struct Spot {
 struct Tile {
   int64 index;  // in its strip; END: there are no more
   int64 strip;
+  int columns;     // of the strip; the last strip may have fewer than others
   int64 begin;     // its first row
   int64 position;  // of that row in its scan: 0 if it is a head
   int64 n;         // rows of one scan
   int64 origin;    // where its first row begins in memory
   int64 corner;    // where it begins itself: there, or in reverse at its last row
+  int64 row;       // of the corner, in memory
   int count;       // rows that exist
   bool whole;      // whether all do, and none but the first is a head
 
@@ -77,8 +79,11 @@ struct Tile {
         n(matrix.n),
         count(matrix.rows - begin < height ? static_cast<int>(matrix.rows - begin) : height),
         whole(count == height && n - position >= height) {
+    const int64 left = matrix.inner - strip * columns;
+    this->columns = left < columns ? static_cast<int>(left) : columns;
     origin = matrix.place(begin) + strip * columns;
     corner = matrix.reverse ? origin - (count - 1) * matrix.inner : origin;
+    row = matrix.reverse ? matrix.rows - begin - count : begin;
   }
 
   // The position in its scan of row `row` of the tile. n = 10, position 8:
@@ -90,7 +95,7 @@ struct Tile {
   }
   // The earliest tile that has rows of the scan which its first row goes on with; itself if none.
   __device__ int64 earliest(int height) const {
-    return position == 0 ? index : (begin - position) / height;
+    return position == 0 ? index : position == begin ? 0 : (begin - position) / height;
   }
   // The rows of a slice that begins at row `row`.
   __device__ int rows_of(int row, int most) const {

@@ -90,8 +90,8 @@ __device__ void reduce_run(const Strip<Shape, X>& source, const Spot<Shape>& spo
 // STAGES stages of dynamic shared memory. matrix.n is above its rows.
 template <class Op, class Shape, int STAGES, int LOADERS, int COLUMNS, class X, class T>
 __device__ void columns_reduce(const typename PointerTo<X>::Const& x /* [rows][inner] */,
-                               const Matrix& matrix, int stage_bytes, int pitch, int64 runs,
-                               T* parts /* [runs][strips][columns] */,
+                               const Matrix& matrix, const Boxes& boxes, int stage_bytes,
+                               int64 runs, T* parts /* [runs][strips][columns] */,
                                unsigned* arrived /* [strips], zero */, T* total /* [inner] */) {
   constexpr int THREADS = Shape::THREADS;
   __shared__ ReducePipeline<T, Shape::WARPS, STAGES, COLUMNS> pipeline;
@@ -101,8 +101,8 @@ __device__ void columns_reduce(const typename PointerTo<X>::Const& x /* [rows][i
   const int thread = threadIdx.x;
 
   // ---- 1. the tiles of the run, one after the other -------------------------------------------
-  const Strip<Shape, X> source{x, matrix, spot, stage_bytes, pitch};
-  const int columns = source.columns(strip);
+  const Strip<Shape, X> source{x, matrix, spot, boxes, stage_bytes};
+  const int columns = source.tile(strip, 0).columns;
   reduce_run<Op, Shape, STAGES, LOADERS>(source, spot, strip, columns, matrix.tiles * run / runs,
                                          matrix.tiles * (run + 1) / runs, pipeline);
   __syncthreads();

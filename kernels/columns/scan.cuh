@@ -2,9 +2,11 @@
 // written once.
 //
 // pipeline.cuh explains how the warps of a block, and the blocks, work together. Here a tile has
-// rows of one strip of columns, and every total is a row. Loaders take iterations in turn. One warp
-// more, the publisher, joins the totals of the warp tiles that reducers have found, and publishes
-// the row of totals. Look-ahead warps combine the rows of totals of the tiles above in the strip.
+// rows of one strip of columns, and every total is a row. Loaders take iterations in turn. A stage
+// is free when its tile is in the registers of reducers and scanners: so both arrive at `read`. One
+// warp more, the publisher, joins the totals of the warp tiles that reducers have found, and
+// publishes the row of totals. Look-ahead warps combine the rows of totals of the tiles above in
+// the strip.
 #pragma once
 
 #include "../base/copy_out.cuh"
@@ -21,11 +23,14 @@ struct ColumnsScan {
   static constexpr int ITEMS = Shape::ITEMS, ROWS = Shape::ROWS;
   using Roles = distscan::Roles<Shape::WARPS, REDUCERS, LOOK_AHEAD_WARPS, 1, LOADERS>;
   static constexpr int SCANNERS = Roles::SCANNERS;
+  // Barriers, and what the warps tell each other of a tile, are in slots. A tile needs its slot for
+  // one iteration more than its stage. STAGED results need the stage as long.
+  static constexpr int SLOTS = STAGED ? STAGES : STAGES + 1;
   static_assert(!STAGED || (!is_fields<X> && sizeof(X) == sizeof(Y)),
                 "results take the elements' place");
   using LookAhead = StripLookAhead<Op, T, COLUMNS, GROUP, READS>;
   using Pipeline =
-      ColumnsPipeline<typename LookAhead::BeforeCursor, T, SCANNERS, STAGES, ITEMS, COLUMNS, PANEL>;
+      ColumnsPipeline<typename LookAhead::BeforeCursor, T, SCANNERS, SLOTS, ITEMS, COLUMNS, PANEL>;
   using Part = Vector<T, ITEMS>;
 
   typename PointerTo<Y>::Mutable y;  // [rows][inner]
@@ -37,7 +42,7 @@ struct ColumnsScan {
   Pipeline& pipeline;  // in shared memory
 
   __device__ void run() const {
-    pipeline.template init<Roles>(source);
+    pipeline.template init<Roles>(source, SCANNERS + REDUCERS);
     __syncthreads();
     Roles::run(*this);
   }
@@ -49,39 +54,39 @@ struct ColumnsScan {
     static_assert(LOOK_AHEAD_WARPS + LOADERS <= STAGES + 1,
                   "no iteration without a tile waits for a stage");
     for (int iteration = index;; iteration += LOADERS) {
-      const int stage = iteration % STAGES, before = pipeline.numbered.previous(iteration);
-      pipeline.read.wait_for_reuse(iteration);
+      const int slot = iteration % SLOTS, before = pipeline.numbered.previous(iteration);
+      if (iteration >= STAGES) pipeline.read.wait(iteration - STAGES);
       if (iteration > 0) pipeline.numbered.wait(before, iteration - 1);
-      if (lane_index() == 0) draw(iteration, stage, before);
+      if (lane_index() == 0) draw(iteration, slot, before);
       pipeline.numbered.arrive_by_warp(iteration);
-      if (pipeline.ends[stage] == 0) {
-        source.fetch(stage, pipeline.tile[stage], pipeline.full[stage]);
+      if (pipeline.ends[slot] == 0) {
+        source.fetch(iteration % STAGES, pipeline.tile[slot], pipeline.full[slot]);
       } else {
-        source.fetch_nothing(pipeline.full[stage]);
-        if (pipeline.ends[stage] >= LOOK_AHEAD_WARPS) return;
+        source.fetch_nothing(pipeline.full[slot]);
+        if (pipeline.ends[slot] >= LOOK_AHEAD_WARPS) return;
       }
     }
   }
 
-  // Draw a tile into its stage; in lane 0.
-  __device__ void draw(int iteration, int stage, int before) const {
+  // Draw a tile into its slot; in lane 0.
+  __device__ void draw(int iteration, int slot, int before) const {
     const TileOrder<PANEL> order{matrix, work.tile_counter, static_cast<int>(work.blocks),
                                  static_cast<int>(work.at_once)};
     const Draw earlier = iteration > 0 ? pipeline.draw[before] : order.first();
-    const Draw draw = pipeline.draw[stage] = order.next(earlier);
+    const Draw draw = pipeline.draw[slot] = order.next(earlier);
     if (draw.number == Draw::NONE) {
-      pipeline.tile[stage].index = Tile::END;
-      pipeline.ends[stage] = iteration > 0 ? pipeline.ends[before] + 1 : 1;
+      pipeline.tile[slot].index = Tile::END;
+      pipeline.ends[slot] = iteration > 0 ? pipeline.ends[before] + 1 : 1;
       return;
     }
     if (iteration == 0 || draw.panel != earlier.panel)
       for (int k = 0; k < PANEL; ++k) pipeline.next_cursor[k] = 0;
     const int k = order.strip(draw);
     const int64 strip = static_cast<int64>(draw.panel) * PANEL + k;
-    pipeline.tile[stage] = source.tile(strip, order.index(draw));
-    pipeline.cursor[stage] = pipeline.next_cursor[k];
-    pipeline.next_cursor[k] = pipeline.tile[stage].index;
-    pipeline.ends[stage] = 0;
+    pipeline.tile[slot] = source.tile(strip, order.index(draw));
+    pipeline.cursor[slot] = pipeline.next_cursor[k];
+    pipeline.next_cursor[k] = pipeline.tile[slot].index;
+    pipeline.ends[slot] = 0;
   }
 
   // ---- The reducers: each some warp tiles of every tile -----------------------------------------
@@ -89,7 +94,7 @@ struct ColumnsScan {
   __device__ void reducer(int index) const {
     constexpr int EACH = SCANNERS / REDUCERS;
     for (int iteration = 0;; ++iteration) {
-      const int stage = iteration % STAGES;
+      const int stage = iteration % STAGES, slot = iteration % SLOTS;
       const Tile& tile = fetched_tile(pipeline, iteration);
       if (tile.index == Tile::END) return;
 #pragma unroll 1
@@ -101,12 +106,13 @@ struct ColumnsScan {
         else
           reduce_slices<Op>(source.template load<false>(stage, tile, warp), spot, tile, works, warp,
                             own, before);
-        pipeline.before_slice[stage][warp][lane_index()] =
+        pipeline.before_slice[slot][warp][lane_index()] =
             reinterpret_cast<const Part&>(before.value);
         if (spot.slice == spot.slices - 1)
-          part(pipeline.before_warp[stage][warp]) = reinterpret_cast<const Part&>(own.value);
+          part(pipeline.before_warp[slot][warp]) = reinterpret_cast<const Part&>(own.value);
       }
       pipeline.reduced.arrive_by_warp(iteration);
+      pipeline.read.arrive_by_warp(iteration);
     }
   }
 
@@ -123,12 +129,12 @@ struct ColumnsScan {
 
   __device__ void publisher() const {
     for (int iteration = 0;; ++iteration) {
-      const int stage = iteration % STAGES;
+      const int slot = iteration % SLOTS;
       const Tile& tile = fetched_tile(pipeline, iteration);
       if (tile.index == Tile::END) return;
       pipeline.reduced.wait(iteration);
       for (int column = lane_index(); exists(tile, column); column += LANES) {
-        const T total = join_warps<Op>(pipeline.before_warp[stage], spot, tile, column);
+        const T total = join_warps<Op>(pipeline.before_warp[slot], spot, tile, column);
         if (tile.index < matrix.tiles - 1)
           publish(published(tile), tile.index * COLUMNS + column, total,
                   static_cast<unsigned>(work.epoch));
@@ -141,9 +147,9 @@ struct ColumnsScan {
 
   __device__ void look_ahead(int index) const {
     for (int iteration = index;; iteration += LOOK_AHEAD_WARPS) {
-      const int stage = iteration % STAGES, before = pipeline.numbered.previous(iteration);
+      const int slot = iteration % SLOTS, before = pipeline.numbered.previous(iteration);
       pipeline.numbered.wait(iteration);
-      const Tile& tile = pipeline.tile[stage];
+      const Tile& tile = pipeline.tile[slot];
       if (tile.index == Tile::END) return;
       const LookAhead ahead{published(tile), matrix.tiles, static_cast<unsigned>(work.epoch)};
       if (tile.index % GROUP == GROUP - 1) end_group(ahead, tile);
@@ -152,7 +158,7 @@ struct ColumnsScan {
         const auto ready = [&] {
           if (iteration > 0) pipeline.passed_on.wait(before, iteration - 1);
         };
-        T prefix = ahead.up_to(pipeline.cursor[stage], tile.earliest(spot.height), tile.index,
+        T prefix = ahead.up_to(pipeline.cursor[slot], tile.earliest(spot.height), tile.index,
                                column, exists(tile, column), ready,
                                pipeline.before_cursor[tile.strip % PANEL][block]);
         if (lane_index() >= LookAhead::ACROSS) continue;  // whose prefix is not complete
@@ -160,7 +166,7 @@ struct ColumnsScan {
           const T first = start.at(tile.strip * spot.columns + column);
           prefix = tile.position > 0 ? Op::combine(first, prefix) : first;
         }
-        pipeline.prefix[stage][column] = prefix;
+        pipeline.prefix[slot][column] = prefix;
       }
       pipeline.prefixed.arrive_by_warp(iteration);
       pipeline.passed_on.arrive_by_warp(iteration);
@@ -182,31 +188,31 @@ struct ColumnsScan {
   __device__ static int column_of(int block) {
     return block * LANES + lane_index() % LookAhead::ACROSS;
   }
-  __device__ bool exists(const Tile& tile, int column) const {
-    return column < source.columns(tile.strip);
-  }
+  __device__ bool exists(const Tile& tile, int column) const { return column < tile.columns; }
 
   // ---- The scanners: each its warp tile of every tile -------------------------------------------
 
   __device__ void scanner(int warp) const {
     for (int iteration = 0;; ++iteration) {
-      const int stage = iteration % STAGES;
       const Tile& tile = fetched_tile(pipeline, iteration);
       if (tile.index == Tile::END) return;
       if (tile.whole && (tile.position > 0 || start.some()))
-        scan_warp_tile<true>(iteration, stage, tile, warp);
+        scan_warp_tile<true>(iteration, tile, warp);
       else
-        scan_warp_tile<false>(iteration, stage, tile, warp);
+        scan_warp_tile<false>(iteration, tile, warp);
     }
   }
 
   // Scan a warp tile: of a tile that is WHOLE and has a prefix, or of any.
   template <bool WHOLE>
-  __device__ void scan_warp_tile(int iteration, int stage, const Tile& tile, int warp) const {
+  __device__ void scan_warp_tile(int iteration, const Tile& tile, int warp) const {
+    const int stage = iteration % STAGES, slot = iteration % SLOTS;
+
     // ---- 1. the rows --------------------------------------------------------------------------
     const int row = spot.row(warp), count = source.mine(tile, row);
     const auto rows = source.template load<WHOLE>(stage, tile, warp);
     const int64 column = tile.strip * spot.columns + spot.column;
+    if (!STAGED) pipeline.read.arrive_by_warp(iteration);
 
     // ---- 2. the prefixes: of the tile, of the warp tile, of the slice ---------------------------
     pipeline.prefixed.wait(iteration);
@@ -220,16 +226,16 @@ struct ColumnsScan {
     const int64 position = WHOLE ? 0 : tile.position_of(row);
     if (count > 0) {  // for a lane without rows there may be nothing in their places
       if (WHOLE || position > row) {
-        behind(part(pipeline.prefix[stage]));
+        behind(part(pipeline.prefix[slot]));
       } else if (start.some()) {  // the tile has a head of the slice's scan
         before.some = true;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) before.value[i] = start.at(column + i);
       }
       if (warp > 0 && (WHOLE || position > spot.slice * ROWS))
-        behind(part(pipeline.before_warp[stage][warp]));
+        behind(part(pipeline.before_warp[slot][warp]));
       if (spot.slice > 0 && (WHOLE || position > 0))
-        behind(pipeline.before_slice[stage][warp][lane_index()]);
+        behind(pipeline.before_slice[slot][warp][lane_index()]);
     }
 
     // ---- 3. the results -------------------------------------------------------------------------
@@ -248,7 +254,7 @@ struct ColumnsScan {
       const int64 pitch = matrix.pitch();
       scan_to<WHOLE>([=](int r) { return to + r * pitch; }, tile, rows, row, count, before, column);
     }
-    pipeline.read.arrive_by_warp(iteration);
+    if (STAGED) pipeline.read.arrive_by_warp(iteration);
   }
 
   // Scan `count` rows from row `row` of a tile on, and store row r of them to row_at(r).
@@ -284,13 +290,13 @@ template <class Op, class Shape, int STAGES, int REDUCERS, int LOOK_AHEAD_WARPS,
           class Y, class T>
 __device__ void columns(const typename PointerTo<X>::Const& x /* [rows][inner] */,
                         const typename PointerTo<Y>::Mutable& y /* [rows][inner] */,
-                        const Matrix& matrix, const ColumnsWork& work, int stage_bytes, int pitch,
-                        const Start<T>& start) {
+                        const Matrix& matrix, const ColumnsWork& work, const Boxes& boxes,
+                        int stage_bytes, const Start<T>& start) {
   using Scan = ColumnsScan<Op, Shape, STAGES, REDUCERS, LOOK_AHEAD_WARPS, LOADERS, COLUMNS, PANEL,
                            GROUP, READS, STAGED, EXCLUSIVE, X, T, Y>;
   __shared__ typename Scan::Pipeline pipeline;
   const Spot<Shape> spot(matrix);
-  const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, stage_bytes, pitch}, pipeline};
+  const Scan scan{y, matrix, work, start, spot, {x, matrix, spot, boxes, stage_bytes}, pipeline};
   scan.run();
 }
 

@@ -79,26 +79,50 @@ __device__ void store_vector(const Pointers<Y0, More...>& to,
   if constexpr (sizeof...(More) > 0) store_vector(to.rest, vector.rest, true);
 }
 
+// CUtensorMap of the CUDA driver: tells the copy engine where a matrix lies, and the size of a box.
+struct alignas(64) TensorMap {
+  unsigned char bytes[128];
+};
+template <int FIELDS>
+struct TensorMapsOf {
+  TensorMap of_field[FIELDS];
+};
+// How the engine fetches tiles: see Boxes of cuda/columns.py.
+struct Boxes {
+  const TensorMap* maps;  // of each field
+  int rows;               // of a box, which divide the rows of a tile; 0: there are no boxes
+};
+
 // The tiles that a block has in dynamic shared memory, one to a stage: rows of a strip, as they lie
-// in memory. If there is one strip, a tile is one piece, fetched as a whole. Else rows are fetched
-// by whole vectors of 16 bytes, and lie `pitch` bytes apart. Modulo 16, the address of a row is
-// that in global memory, and no two rows share a vector.
+// in memory. There are four ways to fetch a tile:
+//
+//   piece     one piece of memory, by the engine, where one strip has all columns
+//   boxes     of rows, by the engine, where x, rows and strips are aligned to 16 bytes; rows and
+//             columns outside of the matrix are zeros
+//   vectors   of 16 bytes, by the lanes
+//   elements  by the lanes, where rows and strips are aligned, but x is not
+//
+// Rows lie `pitch` bytes apart. Modulo 16, the address of a row is that in global memory, and no
+// two rows share a vector. So rows that are not aligned have room beside them.
 template <class Shape, class X>
 struct Strip {
   static constexpr int BYTES = sizeof(X);
+  static constexpr int PARTS = BYTES > 8 ? BYTES / 8 : 1;  // of an element, as maps have them
 
   const X* x;  // [rows][inner]
   const Matrix& matrix;
   const Spot<Shape>& spot;
+  Boxes boxes;
   int stage_bytes;
-  int pitch;
-  int offset = 0;  // of the tile in its stage
+  int offset = 0;  // of the tile in its stage, a multiple of 128
+  int pitch = pitch_of(matrix, spot);
 
-  // As pitch_of of cuda/columns.py.
+  // As pitches of cuda/columns.py.
   __device__ static int pitch_of(const Matrix& matrix, const Spot<Shape>& spot) {
     const int size = spot.columns * BYTES;
     const int64 row = matrix.inner * BYTES;
-    return matrix.strips == 1 ? size : size + 16 + static_cast<int>((row - size) % 16);
+    const bool packed = matrix.strips == 1 || (size % 16 == 0 && row % 16 == 0);
+    return packed ? size : size + 16 + static_cast<int>((row - size) % 16);
   }
   __device__ Tile tile(int64 strip, int64 index) const {
     return Tile(matrix, spot.height, spot.columns, strip, index);
@@ -112,11 +136,11 @@ struct Strip {
     return memory_of(stage) + phase(x + tile.corner);
   }
   // The arrivals of one fetch, or of one skip, at its barrier.
-  __device__ int arrivals() const { return matrix.strips == 1 ? FETCH_ARRIVALS : 2 * LANES; }
+  __device__ int arrivals() const { return by_engine() ? FETCH_ARRIVALS : 2 * LANES; }
 
   // Arrive as often with nothing fetched, by one warp.
   __device__ void fetch_nothing(Barrier& full) const {
-    if (matrix.strips == 1) {
+    if (by_engine()) {
       distscan::fetch_nothing(full);
     } else {
       full.arrive();
@@ -128,8 +152,15 @@ struct Strip {
     if (matrix.strips == 1) {
       distscan::fetch(memory_of(stage), x, matrix.rows * matrix.inner, tile.corner,
                       tile.corner + tile.count * matrix.inner, full);
+#if __CUDA_ARCH__ >= 900
+    } else if (boxes.rows > 0) {
+      fetch_boxes(memory_of(stage), tile, full);
+#endif
     } else {
-      fetch_rows(bytes(stage, tile), tile);
+      if (pitch == spot.columns * BYTES && phase(x) > 0)
+        fetch_elements(stage, tile);
+      else
+        fetch_rows(bytes(stage, tile), tile);
       asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.address())
                    : "memory");
       full.arrive();
@@ -142,14 +173,9 @@ struct Strip {
     return {reinterpret_cast<X*>(bytes(stage, tile) + at * pitch) + spot.column,
             matrix.reverse ? -pitch : pitch};
   }
-  // The columns of a strip; the last strip may have fewer than others.
-  __device__ int columns(int64 strip) const {
-    const int64 left = matrix.inner - strip * spot.columns;
-    return left < spot.columns ? static_cast<int>(left) : spot.columns;
-  }
   // Whether this lane has a slice, and columns that exist.
   __device__ bool works(const Tile& tile) const {
-    return spot.slice < spot.slices && spot.column < columns(tile.strip);
+    return spot.slice < spot.slices && spot.column < tile.columns;
   }
   // The rows of this lane's slice, which begins at row `row`.
   __device__ int mine(const Tile& tile, int row) const {
@@ -168,8 +194,40 @@ struct Strip {
   }
 
  private:
+  __device__ bool by_engine() const { return matrix.strips == 1 || boxes.rows > 0; }
+
+#if __CUDA_ARCH__ >= 900
+  // Fetch the boxes of a tile, one per lane, to multiples of 128 bytes. The engine counts whole
+  // boxes, wherever the matrix ends.
+  __device__ void fetch_boxes(unsigned char* to, const Tile& tile, Barrier& full) const {
+    const int lane = lane_index(), bytes = boxes.rows * pitch;
+    const int column = static_cast<int>(tile.strip) * spot.columns,
+              row = static_cast<int>(tile.row);
+    const int count = (tile.count + boxes.rows - 1) / boxes.rows;
+    if (lane == 0)
+      expect(full, count * bytes);
+    else if (lane < ARRIVALS_PER_WARP)
+      full.arrive();
+    __syncwarp();
+    for (int box = lane; box < count; box += LANES)
+      asm volatile(
+          "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+          "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to + box * bytes)),
+          "l"(boxes.maps), "r"(column * PARTS), "r"(row + box * boxes.rows), "r"(full.address())
+          : "memory");
+  }
+#endif
+
+  // Fetch a tile element by element.
+  __device__ void fetch_elements(int stage, const Tile& tile) const {
+    auto* const to = reinterpret_cast<X*>(bytes(stage, tile));
+    for (int row = 0; row < tile.count; ++row)
+      for (int column = lane_index(); column < tile.columns; column += LANES)
+        to[row * spot.columns + column] = x[tile.corner + row * matrix.inner + column];
+  }
+
   __device__ void fetch_rows(unsigned char* to, const Tile& tile) const {
-    const int size = columns(tile.strip) * BYTES;
+    const int size = tile.columns * BYTES;
     const Address low = reinterpret_cast<Address>(x);
     const Address high = low + matrix.rows * matrix.inner * BYTES;
     const Address corner = low + tile.corner * BYTES;

@@ -15,10 +15,11 @@ struct Strip<Shape, Fields<X0, More...>> {
   Rest rest;
 
   __device__ Strip(const Pointers<const X0, const More...>& x, const Matrix& matrix,
-                   const Spot<Shape>& spot, int stage_bytes, int pitch, int offset = 0)
-      : first{x.first, matrix, spot, stage_bytes, First::pitch_of(matrix, spot), offset},
-        rest{x.rest,      matrix, spot,
-             stage_bytes, pitch,  offset + (spot.height * first.pitch + 15) / 16 * 16 + 16} {}
+                   const Spot<Shape>& spot, const Boxes& boxes, int stage_bytes, int offset = 0)
+      : first{x.first, matrix, spot, boxes, stage_bytes, offset},
+        rest{x.rest,      matrix,
+             spot,        {boxes.maps + 1, boxes.rows},
+             stage_bytes, offset + (spot.height * first.pitch + 16 + 127) / 128 * 128} {}
   __device__ Tile tile(int64 strip, int64 index) const { return first.tile(strip, index); }
   __device__ int arrivals() const { return first.arrivals() + rest.arrivals(); }
   __device__ void fetch_nothing(Barrier& full) const {
@@ -29,7 +30,6 @@ struct Strip<Shape, Fields<X0, More...>> {
     first.fetch(stage, tile, full);
     rest.fetch(stage, tile, full);
   }
-  __device__ int columns(int64 strip) const { return first.columns(strip); }
   __device__ bool works(const Tile& tile) const { return first.works(tile); }
   __device__ int mine(const Tile& tile, int row) const { return first.mine(tile, row); }
   template <bool WHOLE>
@@ -47,8 +47,8 @@ struct Strip<Shape, Fields<X0>> {
   First first;
 
   __device__ Strip(const Pointers<const X0>& x, const Matrix& matrix, const Spot<Shape>& spot,
-                   int stage_bytes, int, int offset)
-      : first{x.first, matrix, spot, stage_bytes, First::pitch_of(matrix, spot), offset} {}
+                   const Boxes& boxes, int stage_bytes, int offset)
+      : first{x.first, matrix, spot, boxes, stage_bytes, offset} {}
   __device__ int arrivals() const { return first.arrivals(); }
   __device__ void fetch_nothing(Barrier& full) const { first.fetch_nothing(full); }
   __device__ void fetch(int stage, const Tile& tile, Barrier& full) const {

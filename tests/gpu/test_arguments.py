@@ -67,12 +67,14 @@ def every_kernel(arch):
 def test_every_entry_is_declared():
     """By the names and types of its source, in its order."""
     words = {"int64": arguments.Int64, "int": arguments.Int, "unsigned": arguments.UInt,
-             "bool": arguments.Bool, "T": None}  # fmt: skip
+             "bool": arguments.Bool, "T": None,
+             "TensorMaps": ctypes.c_uint8 * 128}  # fmt: skip
     words |= {kind.__name__: kind for kind in STRUCTURES}
     for entry in ENTRIES:
         declared = dict(arguments.parameters_of(entry, ACC)._fields_)
         source = re.sub(r"/\*.*?\*/", "", kernel.sources().texts[f"{entry}.cu"])
         (text,) = re.findall(rf"\bdistscan_{entry}\(([^)]*)\)", source)
+        text = text.replace("const __grid_constant__", "")
         parameters = [parameter.split() for parameter in text.split(",")]
         for (_, *name), expected in zip(parameters, declared, strict=True):
             # One that the kernel does not use has no name there.

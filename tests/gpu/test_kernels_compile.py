@@ -322,10 +322,11 @@ def test_columns_compile_without_spills(arch):
 @pytest.mark.compile
 @pytest.mark.parametrize("kernel", columns_of([("sum", "f"), ("prod", "D")], "90", [1 << 14]))
 def test_launches_are_what_was_compiled(kernel):
-    """Threads of a block; copies and stores of 16 bytes."""
+    """Threads of a block; copies of boxes and of 16 bytes, stores of 16 bytes."""
     text = ptx(kernel)
     assert f".maxntid {kernel.threads}\n" in text
     assert "cp.async.cg.shared.global" in text
+    assert "cp.async.bulk.tensor.2d" in text
     assert kernel.entry == "columns_reduce" or re.search(r"st\.global\.(v4|v2\.[bf]64)", text)
 
 

@@ -141,6 +141,8 @@ def section(code, name):
 def places(code, entry):
     """Return the offset and the size of each parameter of a kernel, as its machine code has them.
 
+    Offsets are from the first parameter, which may have an alignment.
+
     The section ``.nv.info`` of a function is a list of attributes, one for each parameter.
     """
     attributes, at, parameters = section(code, f".nv.info.distscan_{entry}"), 0, []
@@ -150,7 +152,8 @@ def places(code, entry):
         if kind == _PARAMETER_INFO:
             parameters.append(_PARAMETER.unpack_from(attributes, at)[1:])
         at += value if form == _SIZED else 0
-    return [(offset, bits >> 18) for _, offset, bits in sorted(parameters)]
+    (_, first, _), *_ = parameters = sorted(parameters)
+    return [(offset - first, bits >> 18) for _, offset, bits in parameters]
 
 
 def faults(kernel, arch):
