@@ -9,6 +9,9 @@ all. The bytes are those that each pass must move; n are those of one array of t
     linear recurrence       a, b; h               3 n    a, b, a, b; h                 5 n
     its backward pass       a, h, dh; da, db      5 n    a, dh, a, h, dh; da, db       7 n
 
+PyTorch's ``associative_scan`` is beside the recurrence, not beside its backward pass: the memory of
+its own backward pass grows with the square of the length.
+
 Elements are small integers, and factors are 1 or -1, so all results are exact.
 """
 
@@ -204,5 +207,4 @@ PEERS = (
     _peer("torch", "cumsum", _torch_cumsum),
     _peer("torch", "cumsum backward", _torch_cumsum),
     _peer("torch", "recurrence", _associative_scan),
-    _peer("torch", "recurrence backward", _associative_scan),
 )
