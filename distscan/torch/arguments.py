@@ -61,6 +61,8 @@ def begin(
     length = shape.pop(dim)
     if cu_seqlens is None:
         _check_states(initial, segments, dtype, shape, length)
+        if name == "linear_recurrence" and not (initial is None or segments is None):
+            raise ValueError("initial is not for segments")
     else:
         _check_sequences(cu_seqlens, initial, shape)
         if segments is not None:
@@ -187,8 +189,6 @@ def _check_states(
         raise TypeError("segments is no tensor of bools")
     if segments.shape != (length,):
         raise ValueError(f"segments has shape {list(segments.shape)}, not [{length}]")
-    if initial is not None:
-        raise ValueError("initial is not for segments")
 
 
 def as_rows(x: Tensor, dim: int, way: Direction) -> Tensor:

@@ -142,6 +142,7 @@ def scan(
     comm: Comm | None = None,
     exclusive: bool = False,
     reverse: bool = False,
+    initial: Tensor | None = None,
     segments: Tensor | None = None,
 ) -> Tensor:
     """Scan ``x`` along ``dim`` over all ranks. See ``cumsum``.
@@ -151,7 +152,12 @@ def scan(
     op
         "sum", "prod", "max", "min" or "logaddexp".
     exclusive
-        Whether each result leaves out its own element; the first one is the operator's identity.
+        Whether each result leaves out its own element; the first one is ``initial``, or the
+        operator's identity.
+    initial
+        What comes before the first element, and before each segment: of the shape of ``x`` without
+        ``dim``, the same on every rank. Each rank has the gradient of its own results: add them up,
+        as for any parameter that ranks share.
     segments
         Where independent scans begin, as in ``linear_recurrence``; for sums and products of floats
         and complex numbers.
@@ -167,14 +173,15 @@ def scan(
     """
     form: Any = {"comm": comm, "exclusive": exclusive, "reverse": reverse}
     function = _OPERATORS.get(op) if isinstance(op, str) else None
-    if function is not None and segments is None and not (exclusive and op not in _ADDING):
+    plain = initial is segments is None and not (exclusive and op not in _ADDING)
+    if function is not None and plain:
         return _scanned(function, x, dim, **form)
-    return _scanned_by(x, dim, op, segments=segments, **form)
+    return _scanned_by(x, dim, op, initial=initial, segments=segments, **form)
 
 
 @torch.compiler.disable
 def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
-    """Scan ``x`` exclusively, or in segments, which are those of a recurrence."""
+    """Scan ``x`` exclusively, from an initial value, or in segments, which a recurrence has."""
     if is_dtensor(x):
         return call_locally(_scanned_by, (x,), dim, op=op, **form)
     function = _OPERATORS.get(op) if isinstance(op, str) else None
@@ -199,6 +206,8 @@ def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
         raise ValueError(f"segments are for sums and products of floats, not {op!r} of {x.dtype}")
     if way.exclusive:
         y = torch.where(starts, function.identity(y.dtype), Shift.apply(y, inclusive))
+    if form["initial"] is not None:
+        y = function.join(form["initial"].to(y.dtype).reshape(-1), y)
     return from_rows(y, x, dim)
 
 
@@ -391,11 +400,27 @@ def _highest(dtype: Any) -> Any:
     return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
+def _larger(earlier: Tensor, later: Tensor) -> Tensor:
+    """Return the maximum; of equal ones the later, which then has the gradient."""
+    return torch.where((earlier > later) | earlier.isnan(), earlier, later)
+
+
+def _smaller(earlier: Tensor, later: Tensor) -> Tensor:
+    return torch.where((earlier < later) | earlier.isnan(), earlier, later)
+
+
+def _log_add(earlier: Tensor, later: Tensor) -> Tensor:
+    """Return the logarithm of the sum; the gradient of -inf is no NaN."""
+    nothing = (earlier == -torch.inf) | (later == -torch.inf)
+    both = torch.logaddexp(torch.where(nothing, 0, earlier), torch.where(nothing, 0, later))
+    return torch.where(nothing, _larger(earlier, later), both)
+
+
 _SUM = _Function("cumsum", Sum.apply, torch.add, torch.sum, lambda dtype: 0)
 _PRODUCT = _Function("cumprod", Product.apply, torch.mul, torch.prod, lambda dtype: 1)
-_LOG_SUM = _Function("logcumsumexp", LogSum.apply, torch.logaddexp, torch.logsumexp, _lowest)
-_MAXIMUM = _Function("cummax", Maximum.apply, torch.maximum, torch.amax, _lowest)
-_MINIMUM = _Function("cummin", Minimum.apply, torch.minimum, torch.amin, _highest)
+_LOG_SUM = _Function("logcumsumexp", LogSum.apply, _log_add, torch.logsumexp, _lowest)
+_MAXIMUM = _Function("cummax", Maximum.apply, _larger, torch.amax, _lowest)
+_MINIMUM = _Function("cummin", Minimum.apply, _smaller, torch.amin, _highest)
 _ADDING = {"sum", "prod"}  # the operators with exclusive scans and segments of their own
 _OPERATORS = {
     "sum": _SUM,

@@ -395,26 +395,46 @@ def test_the_last_states_of_packed_sequences(ends, reverse, seeded, comm, rng):
         torch.testing.assert_close(gradient, expected)
 
 
-def by_hand(x, op, *, exclusive, reverse, heads):
+def by_hand(x, initial, op, *, exclusive, reverse, heads):
     """A scan along dim 0, element by element."""
     combine = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min": torch.minimum,
                "logaddexp": torch.logaddexp}[op]  # fmt: skip
     identity = {"sum": 0, "prod": 1, "max": -torch.inf, "min": torch.inf, "logaddexp": -torch.inf}
-    nothing, results, before = torch.full_like(x[0], identity[op]), [], None
+    nothing, results, before = torch.full_like(x[0], identity[op]), [], initial
     for t in range(len(x))[:: -1 if reverse else 1]:
         if heads is not None and (heads[t + 1 : t + 2].any() if reverse else heads[t]):
-            before = None
+            before = initial
         now = x[t] if before is None else combine(before, x[t])
         results.append((nothing if before is None else before) if exclusive else now)
         before = now
     return torch.stack(results[:: -1 if reverse else 1])
 
 
+def check_initial(op, own, heads, form, x, comm, rng):
+    """From a value before the first element, and before each segment; its gradients add up."""
+    first = drawn(rng, x.shape[1])
+    if op == "logaddexp":
+        first[0] = -torch.inf
+    part = mine(x, 0, comm).clone().requires_grad_()
+    ours, theirs, z = first.clone().requires_grad_(), first.clone().requires_grad_(), x.clone()
+    z.requires_grad_()
+    y = scans.scan(part, 0, op, initial=ours, segments=own, **form)
+    want = by_hand(z, theirs, op, heads=heads, **form)
+    torch.testing.assert_close(y, mine(want, 0, comm))
+    weights = drawn(rng, *x.shape)
+    got = torch.autograd.grad((y * mine(weights, 0, comm)).nan_to_num(neginf=0).sum(), (part, ours))
+    finite = torch.where(want == -torch.inf, 0, want * weights)
+    dx, dfirst = torch.autograd.grad(finite.sum(), (z, theirs))
+    torch.testing.assert_close(got[0], mine(dx, 0, comm).nan_to_num())
+    total = comm.allreduce(got[1].numpy())
+    torch.testing.assert_close(torch.from_numpy(total), dfirst.nan_to_num())
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "logaddexp"])
 def test_scan(op, exclusive, reverse, comm, rng):
-    """By operator; sums and products also in segments, where infinite elements stay in theirs."""
+    """By operator, and from a value; sums and products in segments, too, which keep infinities."""
     x = drawn(rng, 7, 2)
     form = {"exclusive": exclusive, "reverse": reverse}
     flags = torch.zeros(7, dtype=torch.bool)
@@ -422,8 +442,9 @@ def test_scan(op, exclusive, reverse, comm, rng):
     for heads in (None, flags) if op in {"sum", "prod"} else (None,):
         own = None if heads is None else mine(heads, 0, comm)
         ours = whole(functools.partial(scans.scan, dim=0, op=op, segments=own, **form), 0, comm)
-        theirs = functools.partial(by_hand, op=op, heads=heads, **form)
+        theirs = functools.partial(by_hand, initial=None, op=op, heads=heads, **form)
         z = x.clone().requires_grad_()
+        check_initial(op, own, heads, form, x, comm, rng)
         torch.testing.assert_close(ours(z), theirs(z))
         weights = drawn(rng, 7, 2)
         gradients = [torch.autograd.grad((f(z) * weights).sum(), z)[0] for f in (ours, theirs)]
