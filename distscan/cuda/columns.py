@@ -101,6 +101,13 @@ def columns_policy(
         [2^19, 256]                     459                     491                 397
         [2^15, 2^12]         478        430         459                     435     390
         [2^13, 2^14]         495        440         477                     459     395
+
+    The same with 7 rows, by the number of strips in a panel::
+
+        shape           1    4   16
+        [2^19, 256]   478  459  463
+        [2^15, 2^12]  430  461  453
+        [2^13, 2^14]  476  440  470
     """
     fields = types.x.names or ()
     size, acc = widest(types.x, types.out), types.acc.itemsize
@@ -109,7 +116,7 @@ def columns_policy(
     strips = _cut(types, inner, items, sm_count)
     columns = 1 << (strips.width * items - 1).bit_length()
     boxes = has_boxes(types, inner, items, strips, arch)
-    if boxes and size >= 4:
+    if boxes and size >= 4 and strips.number > 2:
         panel = 16
         if fields:
             panel = 1 if _alone(strips.number, sm_count) and strips.number <= sm_count else 4
@@ -203,7 +210,8 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
 def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int) -> _Sharing:
     """Choose how tiles are given out, and how totals are passed on.
 
-    H200, sm_90, 1 GiB, microseconds by the number of strips in a panel::
+    The times are those of tiles that lanes fetch. H200, sm_90, 1 GiB, microseconds by the number of
+    strips in a panel::
 
         type     shape              1     2     4    16
         float32  [2^18, 1001]    1269         972   905  strips share sectors
@@ -388,32 +396,34 @@ class Boxes:
         if tuple(addresses) == self._addresses:
             return
         self._addresses = tuple(addresses)
-        aligned = self._exist and all(address % VECTOR == 0 for address in addresses)
-        arguments.box_rows = self._box[1] if aligned else 0
-        if not aligned:
-            return
+        exist = self._exist and all(address % VECTOR == 0 for address in addresses)
         maps = ctypes.addressof(arguments) + type(arguments).maps.offset
-        for i, (address, (size, parts)) in enumerate(zip(addresses, self._parts, strict=True)):
-            (inner, rows), (columns, box_rows) = self._shape, self._box
-            _encode(
-                ctypes.c_void_p(maps + 128 * i), _UNSIGNED[size], 2, ctypes.c_void_p(address),
-                (ctypes.c_uint64 * 2)(inner * parts, rows),
-                (ctypes.c_uint64 * 1)(inner * parts * size),
-                (ctypes.c_uint32 * 2)(columns * parts, box_rows), (ctypes.c_uint32 * 2)(1, 1),
-                0, 0, _L2_PROMOTION, 0,
-            )  # fmt: skip
+        exist = exist and all(
+            self._encode(maps + 128 * i, address, *parts)
+            for i, (address, parts) in enumerate(zip(addresses, self._parts, strict=True))
+        )
+        arguments.box_rows = self._box[1] if exist else 0
+
+    def _encode(self, to: int, address: int, size: int, parts: int) -> bool:
+        """Write the map of a field, whose elements have parts of ``size`` bytes, to an address.
+
+        Returns whether the CUDA driver could; if not, the kernel fetches without boxes.
+        """
+        (inner, rows), (columns, box_rows) = self._shape, self._box
+        status: int = _driver().cuTensorMapEncodeTiled(
+            ctypes.c_void_p(to), _UNSIGNED[size], 2, ctypes.c_void_p(address),
+            (ctypes.c_uint64 * 2)(inner * parts, rows),
+            (ctypes.c_uint64 * 1)(inner * parts * size),
+            (ctypes.c_uint32 * 2)(columns * parts, box_rows),
+            (ctypes.c_uint32 * 2)(1, 1),  # from one element to the next
+            0, 0, _L2_PROMOTION, 0,  # no interleaving, no swizzle; zeros outside
+        )  # fmt: skip
+        return status == 0
 
 
 _MOST_BOX_ROWS = 256  # the driver's limit
 _UNSIGNED = {1: 0, 2: 1, 4: 2, 8: 4}  # CU_TENSOR_MAP_DATA_TYPE_UINT8 to UINT64, by bytes
 _L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
-
-
-def _encode(*arguments: Any) -> None:
-    """Call cuTensorMapEncodeTiled of the CUDA driver; raise RuntimeError if it fails."""
-    status = _driver().cuTensorMapEncodeTiled(*arguments)
-    if status != 0:
-        raise RuntimeError(f"cuTensorMapEncodeTiled failed with status {status}")
 
 
 @functools.cache

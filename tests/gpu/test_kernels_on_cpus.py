@@ -1,0 +1,69 @@
+"""The kernels that scan down columns, run on a CPU: every way to fetch a tile, every form."""
+
+import numpy as np
+import pytest
+
+from distscan.core import operators
+from distscan.core.dtypes import Types, fields
+from distscan.core.form import Extents, Form
+from distscan.core.operators import MAPS
+
+pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from support.emulation import reduce_columns, scan_columns
+
+pytestmark = [pytest.mark.compile, pytest.mark.one_rank, pytest.mark.timeout(240)]
+
+PAIR = fields("ff")
+SUMS, BYTES = Types(*[np.dtype("f")] * 3), Types(*[np.dtype("b")] * 3)
+RECURRENCE = Types(PAIR, PAIR, np.dtype([("x1", "f")]))
+# Shape, bytes after an aligned address, and whether the engine fetches boxes.
+WAYS = {
+    "boxes": ((1, 1100, 256), 0, True),
+    "boxes, the last strip is narrower": ((3, 400, 80), 0, True),
+    "boxes, many scans": ((90, 7, 96), 0, True),
+    "elements": ((2, 500, 256), 4, False),
+    "vectors": ((2, 1500, 63), 0, False),
+    "a piece": ((2, 3000, 4), 0, False),
+}
+
+
+def drawn(rng, shape, dtype="f"):
+    return rng.integers(-3, 4, shape).astype(dtype)
+
+
+@pytest.mark.parametrize(("shape", "shift", "boxes"), WAYS.values(), ids=WAYS)
+def test_sums(shape, shift, boxes, rng, tmp_path):
+    """In reverse, exclusive, from a value."""
+    x = drawn(rng, shape)
+    form = Form(Extents(*shape), exclusive=True, reverse=True, seed=np.float32(2))
+    (y,), kernel = scan_columns(operators.resolve("sum"), SUMS, [x], form, tmp_path, shift)
+    after = np.cumsum(x[:, ::-1], 1)[:, :-1]
+    want = np.concatenate([np.zeros_like(x[:, :1]), after], 1)[:, ::-1] + 2
+    np.testing.assert_array_equal(y, want)
+    assert (kernel.arguments.box_rows > 0) == boxes
+
+
+@pytest.mark.parametrize(("reverse", "shift"), [(True, 0), (False, 4)])
+def test_recurrences(reverse, shift, rng, tmp_path):
+    shape = 2, 700, 64
+    a, b = np.sign(drawn(rng, shape) + np.float32(0.5)), drawn(rng, shape)
+    form = Form(Extents(*shape), reverse=reverse)
+    (h,), _ = scan_columns(MAPS, RECURRENCE, [a, b], form, tmp_path, shift)
+    state = np.zeros_like(b[:, 0])
+    for t in range(shape[1])[:: -1 if reverse else 1]:
+        state = a[:, t] * state + b[:, t]
+        np.testing.assert_array_equal(h[:, t], state)
+
+
+def test_maxima_of_bytes(rng, tmp_path):
+    x = rng.integers(-128, 128, (1, 3000, 512)).astype(np.int8)
+    form = Form(Extents(*x.shape))
+    (y,), _ = scan_columns(operators.resolve("max"), BYTES, [x], form, tmp_path)
+    np.testing.assert_array_equal(y, np.maximum.accumulate(x, 1))
+
+
+def test_totals(rng, tmp_path):
+    x = drawn(rng, (1, 1300, 256))
+    form = Form(Extents(*x.shape))
+    total, _ = reduce_columns(operators.resolve("sum"), SUMS, [x], form, tmp_path)
+    np.testing.assert_array_equal(total, x.sum(1)[0])
