@@ -87,20 +87,20 @@ def columns_policy(
         [2^18, 1001]         791      822
         [2^14, 16383]       1080      952
 
-    H200, sm_90, boxes of rows that the engine fetches, arrays of 512 MiB, microseconds by the rows
-    of a slice; the last column is a copy's time for the bytes::
+    H200, sm_90, tiles that the engine fetches, arrays of 512 MiB, microseconds by the rows of a
+    slice. The column "copy" is a copy of the same bytes::
 
-        shape                7 rows  11 rows  13 rows  15 rows  17 rows
+        shape                7 rows  11 rows  13 rows  15 rows  17 rows  copy
         float32 [2^19, 256]             287      281      281      277   257
         float64 [2^18, 256]             291      283      281      280   269
         float32 [2^15, 2^12]            292      290      291      290   260
 
     linear_recurrence of float32, vectors of 2 items or of 4::
 
-        shape          5 rows, 4  7 rows, 4  11 rows, 2  13 rows, 2  15 rows, 2
-        [2^19, 256]                     459                     491                 397
-        [2^15, 2^12]         478        430         459                     435     390
-        [2^13, 2^14]         495        440         477                     459     395
+        shape         5 rows, 4  7 rows, 4  11 rows, 2  13 rows, 2  15 rows, 2  copy
+        [2^19, 256]                    459                     491               397
+        [2^15, 2^12]        478        430         459                     435   390
+        [2^13, 2^14]        495        440         477                     459   395
 
     The same with 7 rows, by the number of strips in a panel::
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch import library
 from torch._guards import TracingContext
-from torch.library import custom_op
 
 from ..mpi.communicators import MPI, Comm, communicator
 from ..mpi.torch_group import TorchComm
@@ -183,7 +183,7 @@ _PASSES = {
 }
 
 
-@custom_op("distscan::scan", mutates_args=())
+@library.custom_op("distscan::scan", mutates_args=())
 def _scan(
     tensors: list[torch.Tensor], form: str, comm: str, site: int, needs: bool
 ) -> list[torch.Tensor]:
@@ -224,7 +224,7 @@ def _(tensors: list[Tensor], form: str, comm: str, site: int, needs: bool) -> li
     return [*results, torch.empty(int(comm.split(maxsplit=1)[0]), dtype=torch.int64)]
 
 
-@custom_op("distscan::gradient", mutates_args=())
+@library.custom_op("distscan::gradient", mutates_args=())
 def _gradient(
     dy: torch.Tensor, kept: list[torch.Tensor], lengths: torch.Tensor, form: str, comm: str
 ) -> list[torch.Tensor]:
