@@ -18,7 +18,7 @@ from ..core.arrays import FieldArrays
 from ..core.dtypes import Types
 from ..core.form import Form
 from ..core.operators import Operator
-from ..fsum.words import TWO_WORDS
+from ..fsum.words import ONE_WORD, TWO_WORDS
 from .arguments import fields_of, point, set_unit, view
 from .definitions import definitions, register_types, settable
 from .kernel import Kernel
@@ -120,7 +120,7 @@ def columns_policy(
         panel = 16
         if fields:
             panel = 1 if _alone(strips.number, sm_count) and strips.number <= sm_count else 4
-        sharing = _Sharing(2, 1, panel, 16, 8 if acc <= 4 else 4 if acc <= 16 else 2)
+        sharing = _Sharing(2, 1, panel, 16, 8 if acc <= 4 else 4 if acc <= 8 else 2)
     else:
         sharing = _share(types, columns, strips, arch, sm_count)
     cursor = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, per strip of a panel
@@ -148,11 +148,12 @@ def columns_policy(
     if acc > 32:
         rows = 1
     if types.acc == TWO_WORDS:  # registers
-        rows = min(rows, 15)
+        rows = min(rows, 13)
     if items * size == 4 and strips.split and strips.number < sm_count // 2:
         rows = 43
     if widest(types.x) < 4 and items > 1:
-        rows = min(rows, 17)  # unpacked, each row uses registers of its own
+        # Unpacked, each row uses registers of its own.
+        rows = min(rows, 11 if types.acc == ONE_WORD else 17)
     least = 3 if boxes and acc <= 16 else 4  # stages
     if pairs and size >= 4:
         rows = 7
