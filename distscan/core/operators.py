@@ -489,6 +489,16 @@ def _then_in_segments(earlier: Any, later: Any) -> Any:
 MAPS = Operator(
     "linear_recurrence", _then, "{b.x0 * a.x0, b.x0 * a.x1 + b.x1}", identity=(1, 0), arity=2
 )
+#: On GPUs, of columns: the maps g -> a (dh + g) of a recurrence's backward pass, from its factors a
+#: and the gradients dh. A scan stores gradients of a, of b, as kernels/columns/store.cuh says.
+GRADIENT_MAPS = Operator(
+    "gradients of linear_recurrence",
+    _then,
+    MAPS.cuda,
+    identity=(1, 0),
+    arity=2,
+    cuda_load="{x.x0, x.x0 * x.x1}",
+)
 #: Of columns: segments begin where x2 is True. The state before a segment is 0.
 MAPS_IN_SEGMENTS = Operator(
     "linear_recurrence in segments",

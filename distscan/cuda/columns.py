@@ -159,12 +159,19 @@ def columns_policy(
         rows = 7
     elif sharing.loaders > 1:
         rows = min(rows, 11)
+    if _has_gradients(types):  # registers: of each row, that of h, too
+        rows = min(rows, 5)
     while stages(rows) < least and rows > 3:
         rows -= 2
     return ColumnsPolicy(
         threads, rows, items, columns, stages(rows), reducers=4, staged=str(staged).lower(),
         **sharing._asdict(),
     ), strips  # fmt: skip
+
+
+def _has_gradients(types: Types) -> bool:
+    """Return whether a result is gradients: see ``kernels/columns/store.cuh``."""
+    return len(types.out.names or ()) > len(types.acc.names or " ")
 
 
 def _alone(strips: int, sm_count: int) -> bool:
@@ -309,7 +316,8 @@ def thread_policy(types: Types, inner: int, columns: int, sm_count: int) -> Thre
     items = math.gcd(inner, max(VECTOR // max(size, types.acc.itemsize, 4), 1))
     if columns // items < 192 * sm_count or inner * size < 64:
         return None
-    return ThreadPolicy(128, 8, items, 4 if types.acc.itemsize <= 16 else 2)
+    light = types.acc.itemsize <= 16 and not _has_gradients(types)
+    return ThreadPolicy(128, 8, items, 4 if light else 2)
 
 
 # ---- arguments -------------------------------------------------------------------------------

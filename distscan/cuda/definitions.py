@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import Types, is_bfloat16
 from ..core.form import Form
-from ..core.operators import BUILTIN, LOGICAL, Operator, Predicate, TypedOperator
+from ..core.operators import BUILTIN, GRADIENT_MAPS, LOGICAL, Operator, Predicate, TypedOperator
 from ..fsum.words import checks
 
 # ---- the types of running values in registers ------------------------------------------------
@@ -102,15 +102,17 @@ def type_name(dtype: np.dtype[Any]) -> str:
 def structure(types: Types) -> str:
     """Declare the structure of the running value in C++, and its conversions.
 
-    An element of ``x`` has as many fields. The result may have fewer, under the same names.
+    An element of ``x`` has as many fields. The result may have fewer, under the same names; other
+    fields are not converted.
 
     >>> pair, h = np.dtype([("x0", "f4"), ("x1", "f4")]), np.dtype([("x1", "f4")])
     >>> print(structure(Types(pair, pair, h)))
     struct Structure { float x0; float x1; };
     template <> inline constexpr bool one_by_one<Structure> = true;
+    __device__ inline Structure on_load(Structure x);
     template <class To, class... X> __device__ To convert(Fields<X...> x) {
     if constexpr (same<To, Fields<X...>>) return x;
-    else return {convert<float>(x.first), convert<float>(x.rest.first)}; }
+    else return on_load(Structure{convert<float>(x.first), convert<float>(x.rest.first)}); }
     template <class To> __device__ To convert(Structure x) {
     if constexpr (same<To, Structure>) return x;
     else return {convert<float>(x.x1)}; }
@@ -122,15 +124,20 @@ def structure(types: Types) -> str:
         f"convert<{type_name(types.acc[name])}>({place})"
         for name, place in zip(names, places, strict=True)
     ]
-    stored = [f"convert<{type_name(types.out[name])}>(x.{name})" for name in types.out.names or ()]
+    stored = [
+        f"convert<{type_name(types.out[name])}>(x.{name})"
+        for name in types.out.names or ()
+        if name in names
+    ]
     for inner in range(len(stored) - 1, 0, -1):
         stored[inner - 1 :] = [stored[inner - 1], "{" + ", ".join(stored[inner:]) + "}"]
     return (
         f"struct Structure {{ {declared}}};\n"
         "template <> inline constexpr bool one_by_one<Structure> = true;\n"
+        "__device__ inline Structure on_load(Structure x);\n"
         "template <class To, class... X> __device__ To convert(Fields<X...> x) {\n"
         "if constexpr (same<To, Fields<X...>>) return x;\n"
-        f"else return {{{', '.join(loaded)}}}; }}\n"
+        f"else return on_load(Structure{{{', '.join(loaded)}}}); }}\n"
         "template <class To> __device__ To convert(Structure x) {\n"
         "if constexpr (same<To, Structure>) return x;\n"
         f"else return {{{', '.join(stored)}}}; }}"
@@ -146,7 +153,7 @@ def body(op: Operator) -> str:
 
 def _on_load(op: Operator) -> str:
     """Return the body of the C++ function that changes elements as they are read."""
-    if op.load is None:
+    if op.load is None and op is not GRADIENT_MAPS:
         return "return x;"
     if op.cuda_load is None:
         raise TypeError(f"operator {op.name!r} has load= but no cuda_load=: only CPUs scan")
@@ -174,7 +181,7 @@ def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> 
     return {
         "DISTSCAN_X": type_name(types.x),
         "DISTSCAN_T": _running_name(op, types),
-        "DISTSCAN_OUT": type_name(types.out),
+        "DISTSCAN_OUT": _result_name(op, types),
         "DISTSCAN_PARTIAL": _partial(op, types),
         "structure.h": structure(types) if types.x.names else "",
         "combine.h": body(op),
@@ -185,6 +192,13 @@ def definitions(op: Operator, types: Types, form: Form, **policy: int | str) -> 
         "DISTSCAN_REVERSE": str(form.reverse).lower(),
         **{f"DISTSCAN_{name.upper()}": value for name, value in policy.items()},
     }
+
+
+def _result_name(op: Operator, types: Types) -> str:
+    """Name the type of the result; that of gradients is in kernels/columns/store.cuh."""
+    if op is GRADIENT_MAPS and len(types.out.names or ()) == 3:
+        return f"Gradients<{type_name(types.out[0])}>"
+    return type_name(types.out)
 
 
 def _running_name(op: Operator, types: Types) -> str:

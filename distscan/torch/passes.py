@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from ..mpi.meeting import meet
 from ..uses.recurrence import linear_recurrence as _solve
+from ..uses.recurrence import recurrence_gradients
 from .exchange import Direction, plain, row_before, row_of_owner, scan_rows, sum_for_owner
 
 Tensor = Any
@@ -83,9 +84,12 @@ class Recurrence(torch.autograd.Function):
         a, h, first = ctx.saved_tensors
         way, other = ctx.way, ctx.way.other()
         meet(way.comm)
+        plainly = way.segments is None and not torch.is_grad_enabled()
+        if plainly and dh.is_cuda and dh.shape[-1] > 1:
+            return *_gradients(a, h, dh, first, way), None
         db = Recurrence.apply(Shift.apply(a.conj(), other), dh, None, other)
-        if way.segments is None and first is None and not torch.is_grad_enabled():
-            return times_before(db, h, way), db, None, None
+        if plainly and first is None:
+            return _times_before(db, h, way), db, None, None
         before, dfirst = Shift.apply(h.conj(), way), None
         if way.segments is not None:  # the first element of each, in the order of the scan
             begins = way.segments.unsqueeze(1)
@@ -101,7 +105,25 @@ class Recurrence(torch.autograd.Function):
         return db * before, db, dfirst, None
 
 
-def times_before(db: Tensor, h: Tensor, way: Direction) -> Tensor:
+def _gradients(
+    a: Tensor, h: Tensor, dh: Tensor, first: Tensor | None, way: Direction
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return da, db and that of ``first``, without derivatives: one pass over a GPU's memory."""
+    da, db = recurrence_gradients(
+        plain(a), plain(h), plain(dh), axis=h.ndim - 2, comm=way.comm, reverse=way.reverse
+    )
+    row, dfirst = row_before(h, comm=way.comm, way=way), None
+    if first is not None:
+        dfirst = torch.zeros_like(first)
+    if h.shape[-2]:
+        place = h.shape[-2] - 1 if way.reverse else 0
+        if first is not None and way.ranks()[0] == way.comm.rank:
+            row, dfirst = first, a[place].conj() * db[place]
+        da.narrow(-2, place, 1).copy_(db.narrow(-2, place, 1) * row.conj())
+    return da, db, dfirst
+
+
+def _times_before(db: Tensor, h: Tensor, way: Direction) -> Tensor:
     """Return db[t] conj(h[t-1]), without a shifted copy of h; nothing is before the first row."""
     h, n, da = h.conj(), h.shape[-2], torch.empty_like(db)
     row = row_before(h, comm=way.comm, way=way)

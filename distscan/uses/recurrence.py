@@ -1,7 +1,7 @@
 """Linear recurrences over data spread over ranks: scans whose operator composes affine maps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from ..core import arrays, dtypes
 from ..core import segments as segmented
 from ..core.arrays import HostFields
 from ..core.form import Extents, Pieces, axis_number, is_long
-from ..core.operators import MAPS, MAPS_IN_SEGMENTS
+from ..core.operators import GRADIENT_MAPS, MAPS, MAPS_IN_SEGMENTS
 from ..core.scalars import exact_scalar
 from ..engine.array_scan import check_memory
 from ..engine.tuple_scan import TupleScan
@@ -114,7 +114,7 @@ def linear_recurrence(
         if start.ndim > 0 and (flags is not None or heads is not None):
             raise ValueError(f"initial has shape {start.shape}; segments need one number")
         shape = terms.shape
-        factors, terms, restore = _as_scanned(factors, terms, axis)
+        (factors, terms), restore = _as_scanned(axis, factors, terms)
         x, op, result = [factors, terms], MAPS, number
         state = np.dtype(np.float32) if number.itemsize == 2 else number
         if heads is not None:
@@ -158,6 +158,62 @@ def linear_recurrence(
         if arrays.is_cuda(h):
             last = arrays.namespace(h).asarray(last)
         return states, last if convert is None else convert(last)
+
+
+@collective
+def recurrence_gradients(
+    call: Agreement,
+    a: Any,
+    h: Any,
+    dh: Any,
+    *,
+    axis: int,
+    comm: Comm | None = None,
+    reverse: bool = False,
+) -> Sequence[Any]:
+    """Return the gradients of ``a`` and of ``b`` of a recurrence, from those of its ``h``.
+
+    Collective; of arrays on GPUs. The arrays have one shape, of at least 2 columns, and one type of
+    floats or complex numbers. ``axis`` and ``reverse`` are those of ``linear_recurrence``. The
+    gradient of ``a`` of this rank's first element, in the order of the recurrence, is as if the
+    state before it were 0: the caller knows better.
+
+    What comes from later elements, g, is a recurrence from the other end, and its scan leaves out
+    each element's own: g[t] = a[t] (dh[t] + g[t+1]), db[t] = dh[t] + g[t+1], da[t] = db[t] h[t-1].
+    For arrays of n bytes, 5 n bytes are moved on one rank, 7 n on several. Complex numbers are
+    copied, to be conjugated.
+    """
+    native = [arrays.as_native(each, name) for name, each in (("a", a), ("h", h), ("dh", dh))]
+    with arrays.on_device(native[2]):
+        shape, number, xp = native[2].shape, native[2].dtype, arrays.namespace(native[2])
+        (factors, states, terms), restore = _as_scanned(axis, *native)
+        if number.kind == "c":
+            factors, states = factors.conj(), states.conj()
+        state = np.dtype(np.float32) if number.itemsize == 2 else number
+        options = ScanOptions(
+            GRADIENT_MAPS, axis=terms.ndim - 2, reverse=not reverse, exclusive=True
+        )
+        scan = TupleScan(
+            options,
+            [factors, terms],
+            [xp.empty_like(terms), xp.empty_like(terms), arrays.contiguous(states)],
+            types=(dtypes.fields([state, state]), None),
+            ranks=1 if axis else call.comm.size,
+        )
+    call.same = Terms(
+        scan.terms
+        | {
+            "the function": "the gradients of linear_recurrence",
+            "axis": axis,
+            "the shape beyond axis 0": shape[1:],
+        }
+    )
+    call.has_elements = scan.part.has_elements
+    da, db, _ = scan.run(call)
+    with scan.device:
+        convert = arrays.converter(dh)
+        arrays.release(*zip((a, h, dh), native, strict=True))
+        return [restore(each) if convert is None else convert(restore(each)) for each in (da, db)]
 
 
 def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) -> Any:
@@ -230,26 +286,29 @@ def _factors(original: Any, a: Any, b: Any) -> tuple[Any, np.dtype[Any]]:
     return a, number
 
 
-def _as_scanned(a: Any, b: Any, axis: int) -> tuple[Any, Any, Callable[[Any], Any]]:
-    """Return ``a`` and ``b`` as they are scanned, and what gives a result its shape.
+def _as_scanned(axis: int, *given: Any) -> tuple[list[Any], Callable[[Any], Any]]:
+    """Return arrays of one shape as they are scanned, and what gives a result this shape.
 
     Along axis 0 they are [n], or views [n, m]. Along another one they are views [outer, n, m] on
     GPUs, and copies [n, m] on CPUs.
     """
-    shape = b.shape
+    shape = given[0].shape
     if len(shape) == 1:
-        return a, b, lambda h: h
+        return list(given), lambda h: h
     flat: tuple[int, ...]
     if axis == 0:
-        flat = len(b), math.prod(shape[1:])
-    elif arrays.is_cuda(b):
+        flat = shape[0], math.prod(shape[1:])
+    elif arrays.is_cuda(given[0]):
         flat = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
     else:
-        moved = np.moveaxis(b, axis, 0)
-        flat, rows = (len(moved), math.prod(moved.shape[1:])), moved.shape
-        a, b = (np.ascontiguousarray(np.moveaxis(each, axis, 0)) for each in (a, b))
-        return a.reshape(flat), b.reshape(flat), lambda h: np.moveaxis(h.reshape(rows), 0, axis)
-    return a.reshape(flat), b.reshape(flat), lambda h: h.reshape(shape)
+        moved = [np.ascontiguousarray(np.moveaxis(each, axis, 0)) for each in given]
+        rows = moved[0].shape
+        flat = rows[0], math.prod(rows[1:])
+        return (
+            [each.reshape(flat) for each in moved],
+            lambda h: np.moveaxis(h.reshape(rows), 0, axis),
+        )
+    return [each.reshape(flat) for each in given], lambda h: h.reshape(shape)
 
 
 def _start_state(initial: Any, b: Any, number: np.dtype[Any]) -> Any:

@@ -11,6 +11,7 @@
 
 #include "../base/copy_out.cuh"
 #include "columns_pipeline.cuh"
+#include "store.cuh"
 #include "strip_look_ahead.cuh"
 
 namespace distscan {
@@ -211,7 +212,12 @@ struct ColumnsScan {
     // ---- 1. the rows --------------------------------------------------------------------------
     const int row = spot.row(warp), count = source.mine(tile, row);
     const auto rows = source.template load<WHOLE>(stage, tile, warp);
-    const int64 column = tile.strip * spot.columns + spot.column;
+    const int64 column = tile.strip * spot.columns + spot.column, pitch = matrix.pitch();
+    const auto to = y + (tile.origin + row * pitch + spot.column);
+    // Of the slice's rows that exist, the last row of the matrix has no next one.
+    const int64 left = matrix.rows - 1 - tile.begin - row;
+    const Store<Y, Shape, WHOLE> store(to, pitch, left < count ? static_cast<int>(left) : count,
+                                       distscan::heads<ROWS>(tile.position_of(row + 1), tile.n));
     if (!STAGED) pipeline.read.arrive_by_warp(iteration);
 
     // ---- 2. the prefixes: of the tile, of the warp tile, of the slice ---------------------------
@@ -242,17 +248,17 @@ struct ColumnsScan {
     if constexpr (STAGED) {
       const RowView<X> from =
           source.row_view(stage, tile, row);  // which this lane alone has loaded
-      const RowView<Y> to{reinterpret_cast<Y*>(from.first), from.pitch};
-      scan_to<WHOLE>([=](int r) { return to.row(r); }, tile, rows, row, count, before, column);
+      const RowView<Y> staged{reinterpret_cast<Y*>(from.first), from.pitch};
+      scan_to<WHOLE>([=](int r) { return staged.row(r); }, tile, rows, store, row, count, before,
+                     column);
       __syncwarp();
       store_warp_tile(stage, tile, warp);
 #if __CUDA_ARCH__ >= 900
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the stage is fetched to next
 #endif
     } else {
-      const auto to = y + (tile.origin + row * matrix.pitch() + spot.column);
-      const int64 pitch = matrix.pitch();
-      scan_to<WHOLE>([=](int r) { return to + r * pitch; }, tile, rows, row, count, before, column);
+      scan_to<WHOLE>([=](int r) { return to + r * pitch; }, tile, rows, store, row, count, before,
+                     column);
     }
     if (STAGED) pipeline.read.arrive_by_warp(iteration);
   }
@@ -260,16 +266,17 @@ struct ColumnsScan {
   // Scan `count` rows from row `row` of a tile on, and store row r of them to row_at(r).
   template <bool WHOLE, class RowAt>
   __device__ void scan_to(const RowAt& row_at, const Tile& tile, const Rows<X, Shape>& rows,
-                          int row, int count, const Run<T, ITEMS>& before, int64 column) const {
+                          const Store<Y, Shape, WHOLE>& store, int row, int count,
+                          const Run<T, ITEMS>& before, int64 column) const {
     const bool aligned = is_aligned<ITEMS>(row_at(0));
-    const auto store = [&](int r, const T(&value)[ITEMS]) {
-      store_vector(row_at(r), pack<Y>(value), aligned);
+    const auto store_row = [&](int r, const T(&value)[ITEMS]) {
+      store.row(r, row_at(r), aligned, value, rows.row[r]);
     };
     if constexpr (WHOLE) {
-      if (count > 0) scan_whole<EXCLUSIVE, Op>(rows, before.value, store);
+      if (count > 0) scan_whole<EXCLUSIVE, Op>(rows, before.value, store_row);
     } else {
       const auto heads = distscan::heads<ROWS>(tile.position_of(row), tile.n);
-      scan_slice<EXCLUSIVE, Op>(rows, count, heads, before, start, column, store);
+      scan_slice<EXCLUSIVE, Op>(rows, count, heads, before, start, column, store_row);
     }
   }
 

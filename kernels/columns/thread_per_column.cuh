@@ -5,6 +5,7 @@
 #pragma once
 
 #include "slices.cuh"
+#include "store.cuh"
 
 namespace distscan {
 
@@ -31,10 +32,12 @@ __device__ void thread_per_column(const typename PointerTo<X>::Const& x /* [scan
     const int count = n - row < AHEAD ? static_cast<int>(n - row) : AHEAD;
     const auto rows = load_slice<Shape>(x, first + row * pitch, pitch, count);
     const auto to = y + (first + row * pitch);
-    auto own = scan_slice<EXCLUSIVE, Op>(rows, count, 0, before, start, column,
-                                         [&](int r, const T(&value)[ITEMS]) {
-                                           store_vector(to + r * pitch, pack<Y>(value), aligned);
-                                         });
+    // The last row has no next one.
+    const Store<Y, Shape, true> store(to, pitch, row + count < n ? count : count - 1, 0);
+    auto own = scan_slice<EXCLUSIVE, Op>(
+        rows, count, 0, before, start, column, [&](int r, const T(&value)[ITEMS]) {
+          store.row(r, to + r * pitch, aligned, value, rows.row[r]);
+        });
     if (before.some) put_before<Op>(before.value, own);
     before = own;
   }

@@ -50,6 +50,41 @@ def test_results_and_gradients(name, reverse, dim, device, comm):
         torch.testing.assert_close(got.cpu(), want)
 
 
+LARGE = {  # shape, type, rounding
+    "boxes": ((1100, 256), "float32", 1e-5),
+    "boxes, narrow strip": ((2100, 80), "float64", 1e-12),
+    "vectors": ((1500, 63), "float32", 1e-5),
+    "half": ((1100, 256), "bfloat16", 1e-2),
+    "complex": ((900, 64), "complex64", 1e-5),
+    "a thread per column": ((70, 400_000), "float32", 1e-5),
+}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("first", [False, True], ids=["", "initial"])
+@pytest.mark.parametrize(("shape", "dtype", "rounding"), LARGE.values(), ids=LARGE)
+def test_gradients_of_recurrences(shape, dtype, rounding, first, reverse, device, comm):
+    """Every kernel, against the same on CPUs in a wide type; factors decay."""
+    generator, dtype = torch.Generator().manual_seed(comm.rank), getattr(torch, dtype)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    shape = (shape[0] + comm.rank, shape[1])
+    a, b, weights = (torch.randn(shape, generator=generator, dtype=wide) for _ in range(3))
+    state = torch.linspace(-1, 1, shape[1], dtype=wide) if first else None
+    a, passes = a / (1 + a.abs()), []
+    for where, kind in ((device, dtype), ("cpu", wide)):
+        inputs = [x.to(dtype).to(where, kind) for x in (a, b, weights)]
+        inputs += [state.to(dtype).to(where, kind)] if first else []
+        needs = [x.requires_grad_() for i, x in enumerate(inputs) if i != 2]
+        initial = inputs[3] if first else None
+        h = scans.linear_recurrence(*inputs[:2], 0, reverse=reverse, initial=initial)
+        h.backward(inputs[2])
+        passes.append([x.grad for x in needs])
+    torch.cuda.synchronize()
+    for got, want in zip(*passes, strict=True):
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.cpu().to(wide), want, rtol=rounding, atol=10 * rounding)
+
+
 NCCL = """
 import os
 import torch

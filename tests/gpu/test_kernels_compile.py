@@ -12,7 +12,7 @@ from distscan.core import dtypes, operators
 from distscan.core.dtypes import Types, fields, resolve
 from distscan.core.errors import KernelError
 from distscan.core.form import PLAIN, Extents, Form
-from distscan.core.operators import MAPS, MAPS_IN_SEGMENTS, Operator
+from distscan.core.operators import GRADIENT_MAPS, MAPS, MAPS_IN_SEGMENTS, Operator
 from distscan.cuda import columns
 from distscan.cuda.columns import columns_policy, thread_policy
 from distscan.fsum.words import ONE_WORD, TWO_WORDS, fixed_sum
@@ -282,6 +282,8 @@ CASES += [  # as linear_recurrence takes them: x, what accumulates, and the resu
      np.dtype([("x1", codes_of_pair[0][1])]))
     for codes_of_pair in (("ff?", "ff?"), ("ee?", "ff?"), ("ef?", "ff?"))
 ]  # fmt: skip
+CASES += [(GRADIENT_MAPS, fields(code * 2), fields(("f" if code == "e" else code) * 2),
+           fields(code * 3)) for code in "efdF"]  # fmt: skip
 FEW_COLUMNS = [("max", "b"), ("sum", "f"), ("sum", "d")]
 INNER = [1 << 14, 1 << 17, 4, 33]  # strips, a thread to each vector, staged vectors, elements
 

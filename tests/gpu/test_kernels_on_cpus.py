@@ -1,14 +1,17 @@
 """The kernels that scan down columns, run on a CPU: every way to fetch a tile, every form."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from distscan.core import operators
 from distscan.core.dtypes import Types, fields
 from distscan.core.form import Extents, Form
-from distscan.core.operators import MAPS
+from distscan.core.operators import GRADIENT_MAPS, MAPS
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
+from distscan.cuda.columns import ThreadPolicy
 from support.emulation import reduce_columns, scan_columns
 
 pytestmark = [pytest.mark.compile, pytest.mark.one_rank, pytest.mark.timeout(240)]
@@ -55,11 +58,49 @@ def test_recurrences(reverse, shift, rng, tmp_path):
         np.testing.assert_array_equal(h[:, t], state)
 
 
+THREADS = ThreadPolicy(128, 8, 4, 1)  # a thread for each vector of columns
+
+
+@pytest.mark.parametrize(("way", "reverse", "policy"), [
+    ("boxes", True, None), ("boxes", False, None), ("boxes, many scans", True, None),
+    ("elements", False, None), ("vectors", True, None), ("a piece", False, None),
+    ("boxes, the last strip is narrower", True, THREADS), ("boxes, many scans", False, THREADS),
+])  # fmt: skip
+def test_gradients_of_recurrences(way, reverse, policy, rng, tmp_path):
+    """The scan is the other way round; before the first state there is 0."""
+    shape, shift, _ = WAYS[way]
+    a, h, dh = np.sign(drawn(rng, shape) + np.float32(0.5)), drawn(rng, shape), drawn(rng, shape)
+    form = Form(Extents(*shape), exclusive=True, reverse=reverse, seed=np.zeros((), PAIR))
+    types = Types(PAIR, PAIR, fields("fff"))
+    (da, db, _), _ = scan_columns(
+        GRADIENT_MAPS, types, [a, dh], form, tmp_path, shift, beside=[h], policy=policy
+    )
+    g = np.zeros_like(dh[:, 0])
+    rows = range(shape[1])[:: -1 if reverse else 1]
+    for t, earlier in itertools.zip_longest(rows, rows[1:]):
+        np.testing.assert_array_equal(db[:, t], dh[:, t] + g)
+        before = 0 if earlier is None else h[:, earlier]
+        np.testing.assert_array_equal(da[:, t], db[:, t] * before)
+        g = a[:, t] * db[:, t]
+
+
 def test_maxima_of_bytes(rng, tmp_path):
     x = rng.integers(-128, 128, (1, 3000, 512)).astype(np.int8)
     form = Form(Extents(*x.shape))
     (y,), _ = scan_columns(operators.resolve("max"), BYTES, [x], form, tmp_path)
     np.testing.assert_array_equal(y, np.maximum.accumulate(x, 1))
+
+
+def test_totals_of_gradients(rng, tmp_path):
+    """Elements are read as maps."""
+    a, dh = np.sign(drawn(rng, (1, 900, 64)) + np.float32(0.5)), drawn(rng, (1, 900, 64))
+    form, types = Form(Extents(*a.shape), reverse=True), Types(PAIR, PAIR, PAIR)
+    total, _ = reduce_columns(GRADIENT_MAPS, types, [a, dh], form, tmp_path)
+    g = np.zeros_like(dh[0, 0])
+    for factor, gradient in zip(a[0, ::-1], dh[0, ::-1], strict=True):
+        g = factor * (gradient + g)
+    np.testing.assert_array_equal(total["x1"], g)
+    np.testing.assert_array_equal(total["x0"], a[0].prod(0))
 
 
 def test_totals(rng, tmp_path):

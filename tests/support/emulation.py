@@ -128,34 +128,41 @@ def run(kernel, folder, blocks=1):
     assert process.exitcode == 0
 
 
-def scan_columns(op, types, x, form, folder, shift=0):
+def scan_columns(op, types, x, form, folder, shift=0, beside=(), policy=None):
     """Scan arrays [outer, n, inner], ``shift`` bytes after an aligned address; return the results.
 
-    One block scans all tiles.
+    One block scans all tiles; with ``policy``, each thread a vector of columns. ``beside`` are the
+    last arrays of the result, which the scan reads.
     """
     driver = SimpleNamespace(cuTensorMapEncodeTiled=_encode)
     registers = register_types(op, types)
     with absent_gpu("90"), patch.object(columns, "_driver", lambda: driver):
-        kernel = columns.Scan(op, registers, form.extents.length, form)
-        work = kernel.arguments.work
-        words = -(-registers.acc.itemsize // 4) * work.published.stride
-        totals, counters = Memory.of(words, "u8"), Memory.of(1 << 12, "u4")
-        totals[:] = counters[:] = 0
-        work.published.words, work.tile_counter = totals.data.ptr, counters.data.ptr
-        work.blocks = work.at_once = 1
+        sizes = op, registers, form.extents.length, form
+        if policy is None:
+            kernel = columns.Scan(*sizes)
+            work = kernel.arguments.work
+            words = -(-registers.acc.itemsize // 4) * work.published.stride
+            totals, counters = Memory.of(words, "u8"), Memory.of(1 << 12, "u4")
+            totals[:] = counters[:] = 0
+            work.published.words, work.tile_counter = totals.data.ptr, counters.data.ptr
+            work.blocks = work.at_once = kernel.blocks = 1
+        else:
+            kernel = columns.ThreadPerColumn(*sizes, policy)
         inputs = [Memory.of(each.size, each.dtype, shift) for each in x]
         for memory, each in zip(inputs, x, strict=True):
             memory[:] = each.reshape(-1)
         names = types.out.names or ()
         results = [Memory.of(x[0].size, types.out[name]) for name in names]
         results = results or [Memory.of(x[0].size, types.out)]
+        for memory, each in zip(results[len(results) - len(beside) :], beside, strict=True):
+            memory[:] = each.reshape(-1)
         fields = types.x.names is not None
         kernel.prepare(
             FieldArrays(inputs) if fields else inputs[0],
             FieldArrays(results) if fields else results[0],
         )
         kernel.set_offset(form.seed, 5)
-    run(kernel, folder)
+    run(kernel, folder, kernel.blocks)
     return [np.array(result).reshape(x[0].shape) for result in results], kernel
 
 
