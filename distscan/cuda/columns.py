@@ -34,6 +34,7 @@ from .workspace import Row
 _LANES = 32  # lanes of a warp
 _SECTOR = 32  # bytes: the memory writes a whole sector without reading it first
 _STATIC = 47 << 10  # bytes of shared memory that a kernel has without an attribute
+_MOST_TOTALS = 512  # bytes of a strip's row of totals
 _ROOM = 16 + 127  # bytes: a tile begins at a multiple of 128, and has room for a vector more
 
 
@@ -123,6 +124,8 @@ def columns_policy(
         sharing = _Sharing(2, 1, panel, 16, 8 if acc <= 4 else 4 if acc <= 8 else 2)
     else:
         sharing = _share(types, columns, strips, arch, sm_count)
+    if acc > 32:  # registers, and shared memory
+        sharing = sharing._replace(panel=1, reads=1)
     cursor = acc * (columns + _LANES * -(-columns // _LANES)) + 8  # bytes, per strip of a panel
     while sharing.panel > 1 and sharing.panel * cursor > 8 << 10:
         sharing = sharing._replace(panel=sharing.panel // 2)
@@ -149,7 +152,7 @@ def columns_policy(
         rows = 1
     if types.acc == TWO_WORDS:  # registers
         rows = min(rows, 13)
-    if items * size == 4 and strips.split and strips.number < sm_count // 2:
+    if items * size == 4 and acc <= 8 and strips.split and strips.number < sm_count // 2:
         rows = 43
     if widest(types.x) < 4 and items > 1:
         # Unpacked, each row uses registers of its own.
@@ -163,6 +166,8 @@ def columns_policy(
         rows = min(rows, 5)
     while stages(rows) < least and rows > 3:
         rows -= 2
+    if stages(rows) + 1 < sharing.look_ahead_warps + sharing.loaders:  # which end in stages apart
+        rows, sharing = 1, sharing._replace(look_ahead_warps=1, loaders=1)
     return ColumnsPolicy(
         threads, rows, items, columns, stages(rows), reducers=4, staged=str(staged).lower(),
         **sharing._asdict(),
@@ -200,7 +205,10 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
             strip = 256
     else:
         strip = 128 if row >= 384 else 64 if row >= 128 else 32 if row >= 64 else 64
-    vectors, most = inner // items, max(min(strip // vector, _LANES), 1)
+    # Slots have rows of totals, so strips of large structures are narrow.
+    most = _MOST_TOTALS // types.acc.itemsize
+    narrow = max((1 << most.bit_length() - 1) // items, 1)
+    vectors, most = inner // items, max(min(strip // vector, narrow, _LANES), 1)
     if vectors <= most:
         return Strips(vectors, 1)
 

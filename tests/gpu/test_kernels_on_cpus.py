@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from distscan.bench.uses import MATRICES
 from distscan.core import operators
 from distscan.core.dtypes import Types, fields
 from distscan.core.form import Extents, Form
@@ -82,6 +83,18 @@ def test_gradients_of_recurrences(way, reverse, policy, rng, tmp_path):
         before = 0 if earlier is None else h[:, earlier]
         np.testing.assert_array_equal(da[:, t], db[:, t] * before)
         g = a[:, t] * db[:, t]
+
+
+def test_products_of_matrices(rng, tmp_path):
+    """Large tuples: 4 x 4 numbers of float32, in strips of few columns."""
+    shape = 9, 12, 20
+    x, types = drawn(rng, (16, *shape)).clip(-1, 1), fields("f" * 16)
+    y, _ = scan_columns(MATRICES, Types(types, types, types), [*x], Form(Extents(*shape)), tmp_path)
+    want = np.moveaxis(x.reshape(4, 4, *shape), (0, 1), (-2, -1)).copy()
+    for t in range(1, shape[1]):
+        want[:, t] = want[:, t - 1] @ want[:, t]
+    got = np.moveaxis(np.reshape(y, (4, 4, *shape)), (0, 1), (-2, -1))
+    np.testing.assert_array_equal(got, want)
 
 
 def test_maxima_of_bytes(rng, tmp_path):
