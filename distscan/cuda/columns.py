@@ -118,10 +118,7 @@ def columns_policy(
     columns = 1 << (strips.width * items - 1).bit_length()
     boxes = has_boxes(types, inner, items, strips, arch)
     if boxes and size >= 4 and strips.number > 2:
-        panel = 16
-        if fields:
-            panel = 1 if _alone(strips.number, sm_count) and strips.number <= sm_count else 4
-        sharing = _Sharing(2, 1, panel, 16, 8 if acc <= 4 else 4 if acc <= 8 else 2)
+        sharing = _share_boxes(types, strips, sm_count)
     else:
         sharing = _share(types, columns, strips, arch, sm_count)
     if acc > 32:  # registers, and shared memory
@@ -146,7 +143,25 @@ def columns_policy(
         stage = warps * part + _ROOM * max(len(fields), 1) + beside
         return int(min(static // beside, dynamic // stage, 12))
 
-    read = items * (types.x.itemsize if fields else size)  # bytes of a lane in each row
+    rows, least = _most_rows(types, items, strips, sm_count, boxes), 3 if boxes and acc <= 16 else 4
+    if pairs and size >= 4:
+        rows = 5 if _has_gradients(types) else 7  # registers: of each row, that of h, too
+    elif sharing.loaders > 1:
+        rows = min(rows, 11)
+    while stages(rows) < least and rows > 3:
+        rows -= 2
+    if stages(rows) + 1 < sharing.look_ahead_warps + sharing.loaders:  # which end in stages apart
+        rows, sharing = 1, sharing._replace(look_ahead_warps=1, loaders=1)
+    return ColumnsPolicy(
+        threads, rows, items, columns, stages(rows), reducers=4, staged=str(staged).lower(),
+        **sharing._asdict(),
+    ), strips  # fmt: skip
+
+
+def _most_rows(types: Types, items: int, strips: Strips, sm_count: int, boxes: bool) -> int:
+    """Return the rows of a slice, as far as registers have room for them."""
+    size, acc = widest(types.x, types.out), types.acc.itemsize
+    read = items * (types.x.itemsize if types.x.names else size)  # bytes of a lane in each row
     rows = {1: 33, 2: 33, 4: 33, 8: 21, 16: 15 if boxes else 11}.get(read, 5)
     if acc > 32:
         rows = 1
@@ -157,21 +172,7 @@ def columns_policy(
     if widest(types.x) < 4 and items > 1:
         # Unpacked, each row uses registers of its own.
         rows = min(rows, 11 if types.acc == ONE_WORD else 17)
-    least = 3 if boxes and acc <= 16 else 4  # stages
-    if pairs and size >= 4:
-        rows = 7
-    elif sharing.loaders > 1:
-        rows = min(rows, 11)
-    if _has_gradients(types):  # registers: of each row, that of h, too
-        rows = min(rows, 5)
-    while stages(rows) < least and rows > 3:
-        rows -= 2
-    if stages(rows) + 1 < sharing.look_ahead_warps + sharing.loaders:  # which end in stages apart
-        rows, sharing = 1, sharing._replace(look_ahead_warps=1, loaders=1)
-    return ColumnsPolicy(
-        threads, rows, items, columns, stages(rows), reducers=4, staged=str(staged).lower(),
-        **sharing._asdict(),
-    ), strips  # fmt: skip
+    return min(rows, 5) if _has_gradients(types) else rows
 
 
 def _has_gradients(types: Types) -> bool:
@@ -221,6 +222,14 @@ def _cut(types: Types, inner: int, items: int, sm_count: int) -> Strips:
     split = row % _SECTOR > 0 or width * vector % _SECTOR > 0
     number = -(-vectors // width)
     return Strips(width, number, split, even=vectors > 0.95 * number * width)
+
+
+def _share_boxes(types: Types, strips: Strips, sm_count: int) -> _Sharing:
+    """Choose how tiles that the engine fetches are given out, and how totals are passed on."""
+    acc, panel = types.acc.itemsize, 16
+    if types.x.names:
+        panel = 1 if _alone(strips.number, sm_count) and strips.number <= sm_count else 4
+    return _Sharing(2, 1, panel, 16, 8 if acc <= 4 else 4 if acc <= 8 else 2)
 
 
 def _share(types: Types, columns: int, strips: Strips, arch: str, sm_count: int) -> _Sharing:

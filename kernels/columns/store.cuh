@@ -43,8 +43,8 @@ struct Store<Gradients<H>, Shape, EARLY> {
   using To = typename PointerTo<Gradients<H>>::Mutable;
   using OneRow = distscan::Shape<Shape::THREADS, 1, ITEMS>;
 
-  int64 pitch;  // from one row to the next, in the order of the scan
-  int count;    // rows of the slice after which there is a row in memory
+  int64 pitch;               // from one row to the next, in the order of the scan
+  int count;                 // rows of the slice after which there is a row in memory
   unsigned long long heads;  // bit r: the row after row r is of another scan, before which h is 0
   Rows<H, Shape> early;      // h[t-1], if there is a row after
 
