@@ -83,7 +83,8 @@ def resolve(
     return Types(x, acc, result)
 
 
-_MOST_STATE = 64  # bytes of one element of a tuple of arrays
+# Of a tuple: arrays, and bytes of an element, as many as an affine map of 4 float64 has.
+_MOST_ARRAYS, _MOST_STATE = 64, 160
 
 
 def fields(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
@@ -110,10 +111,10 @@ def _of_fields(
         wide = [(name, accumulating[name]) for name in names]
     result = np.dtype(native if out is None else out)
     types = Types(x, np.dtype(wide, align=True), result)
-    if types.acc.itemsize > _MOST_STATE:
+    if types.acc.itemsize > _MOST_STATE or len(names) > _MOST_ARRAYS:
         raise TypeError(
-            f"operator {op.name!r}: an element has {types.acc.itemsize} bytes, at most "
-            f"{_MOST_STATE} are possible"
+            f"operator {op.name!r}: an element has {types.acc.itemsize} bytes in {len(names)} "
+            f"arrays, at most {_MOST_STATE} bytes in {_MOST_ARRAYS} arrays are possible"
         )
     return types
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -508,6 +508,47 @@ MAPS_IN_SEGMENTS = Operator(
     identity=(1, 0, False),
     arity=3,
 )
+
+
+@cache
+def matrix_maps(size: int) -> Operator:
+    """Return the operator that composes affine maps of vectors: h -> a h + b, ``size`` numbers.
+
+    An element has the entries of a, row by row, and then those of b.
+
+    >>> matrix_maps(1).cuda
+    '{b.x0 * a.x0, b.x0 * a.x1 + b.x1}'
+    """
+    rows, factors = range(size), size * size
+
+    def then(earlier: Any, later: Any) -> tuple[Any, ...]:
+        products = [
+            sum(later[i * size + k] * earlier[k * size + j] for k in rows)
+            for i in rows
+            for j in rows
+        ]
+        terms = [
+            sum((later[i * size + k] * earlier[factors + k] for k in rows), later[factors + i])
+            for i in rows
+        ]
+        return *products, *terms
+
+    products = [
+        " + ".join(f"b.x{i * size + k} * a.x{k * size + j}" for k in rows)
+        for i in rows
+        for j in rows
+    ]
+    terms = [
+        " + ".join([*(f"b.x{i * size + k} * a.x{factors + k}" for k in rows), f"b.x{factors + i}"])
+        for i in rows
+    ]
+    return Operator(
+        f"linear_recurrence of {size} x {size} matrices",
+        then,
+        "{" + ", ".join([*products, *terms]) + "}",
+        identity=(*np.eye(size).flat, *np.zeros(size)),
+        arity=factors + size,
+    )
 
 
 # ---- predicates ------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def columns_policy(
     while sharing.panel > 1 and sharing.panel * cursor > 8 << 10:
         sharing = sharing._replace(panel=sharing.panel // 2)
 
-    threads = 256 if acc <= 16 else 128  # structures use more registers
+    threads = 256 if acc <= 16 else 128 if acc <= 64 else 64  # structures use more registers
     warps = threads // _LANES
     most = (SHARED.get(arch, 99) - 1) << 10  # bytes
     # Bytes per stage, beside the elements: barriers, totals, and the prefixes of the columns.
@@ -153,7 +153,7 @@ def columns_policy(
     if stages(rows) + 1 < sharing.look_ahead_warps + sharing.loaders:  # which end in stages apart
         rows, sharing = 1, sharing._replace(look_ahead_warps=1, loaders=1)
     return ColumnsPolicy(
-        threads, rows, items, columns, stages(rows), reducers=4, staged=str(staged).lower(),
+        threads, rows, items, columns, stages(rows), min(warps, 4), staged=str(staged).lower(),
         **sharing._asdict(),
     ), strips  # fmt: skip
 

@@ -44,20 +44,24 @@ def begin(
     from 0 on. ``needs`` and ``enabled`` are then whether the tensors need gradients, and whether
     gradients are enabled: an operator does not see it.
     """
-    dim = index(dim)
+    dim, shapes = index(dim), [getattr(tensor, "shape", None) for tensor in tensors]
+    matrices = name == "linear_recurrence" and _are_matrices(*shapes)
     enabled = torch.is_grad_enabled() if enabled is None else enabled
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} takes tensors of PyTorch, not {type(tensor).__name__}")
         if not -tensor.ndim <= dim < tensor.ndim:
             raise IndexError(f"dim is {dim}; the tensor has {tensor.ndim} dimensions")
-        if tensor.shape != tensors[0].shape:
+        if tensor.shape != tensors[0].shape and not matrices:
             raise ValueError(
                 f"a has shape {list(tensors[0].shape)}, b {list(tensor.shape)}: they must be equal"
+                f"; or [..., k, k] and [..., k], k up to {_MOST_MATRIX}"
             )
+    if matrices and dim % tensors[-1].ndim == tensors[-1].ndim - 1:
+        raise IndexError(f"dim is {dim}: that of the vectors b, which matrices a multiply")
     dtype = working_type(name, tensors, dtype)
     tensors = tuple(tensor.to(dtype) for tensor in tensors)
-    shape = list(tensors[0].shape)
+    shape = list(tensors[-1].shape)
     length = shape.pop(dim)
     if cu_seqlens is None:
         _check_states(initial, segments, dtype, shape, length)
@@ -70,7 +74,8 @@ def begin(
     call.same = Terms(
         {
             "the function": f"distscan.torch.{name}",
-            "dim": dim % tensors[0].ndim,
+            "dim": dim % tensors[-1].ndim,
+            "whether a are matrices": matrices,
             "the dtype": tensors[0].dtype,
             "the shape beyond dim": shape,
             "exclusive": bool(exclusive),
@@ -101,7 +106,7 @@ def begin(
         bool(exclusive),
         segments,
         bool(return_indices),
-        in_place=not call.several and plain_form and dim % tensors[0].ndim > 0,
+        in_place=not (call.several or matrices) and plain_form and dim % tensors[-1].ndim > 0,
     )
     if any(number % 2 for number in ranks):
         gradients(call.comm)  # made here, where all ranks are
@@ -110,6 +115,16 @@ def begin(
             tensors = (Present.apply(tensors[0], there), *tensors[1:])
     call.begin()
     return tensors, direction
+
+
+_MOST_MATRIX = 4  # rows
+
+
+def _are_matrices(a: Any, b: Any) -> bool:
+    """Return whether the shapes are those of small matrices and vectors."""
+    if None in {a, b} or len(a) != len(b) + 1 or len(b) < 2:
+        return False
+    return bool(a == (*b, b[-1]) and b[-1] <= _MOST_MATRIX)
 
 
 def _without_sites(name: str, numbers: list[int]) -> list[int]:

@@ -37,6 +37,7 @@ def is_one_node(tensors: tuple[Tensor, ...], dim: Any, form: dict[str, Any]) -> 
     dtype = form.get("dtype")
     return (
         all(type(x) in {torch.Tensor, torch.nn.Parameter} for x in given)  # no DTensor
+        and len({x.ndim for x in tensors}) == 1  # no matrices
         and isinstance(dim, int)
         and (dtype is None or isinstance(dtype, torch.dtype))
         and form.get("cu_seqlens") is None

@@ -11,7 +11,17 @@ from .arguments import as_rows, begin, from_rows
 from .compiled import call_compiled, is_one_node
 from .dtensors import call_locally, is_dtensor
 from .exchange import Direction
-from .passes import Last, LogSum, Maximum, Minimum, Product, Recurrence, Shift, Sum
+from .passes import (
+    Last,
+    LogSum,
+    MatrixRecurrence,
+    Maximum,
+    Minimum,
+    Product,
+    Recurrence,
+    Shift,
+    Sum,
+)
 
 Tensor = Any
 
@@ -229,7 +239,9 @@ def linear_recurrence(
     ----------
     a, b
         This rank's shards, of one shape. If their types differ, as float32 and bfloat16 may, both
-        are converted to the type that PyTorch promotes them to.
+        are converted to the type that PyTorch promotes them to. ``a`` may be small matrices, too,
+        [..., k, k], for vectors ``b`` [..., k], k up to 4: each step multiplies a matrix and a
+        vector, and ``dim`` is none of k.
     dim, comm, reverse
         As in ``cumsum``; with ``reverse``, ``h[t] = a[t] * h[t+1] + b[t]``.
     initial
@@ -288,6 +300,7 @@ def _solved(a: Tensor, b: Tensor, dim: int, **form: Any) -> Any:
     if is_dtensor(a) or is_dtensor(b):
         return call_locally(_solved, (a, b), dim, **form)
     (a, b), way = begin("linear_recurrence", (a, b), dim, **form)
+    dim %= b.ndim
     a_rows, b_rows, first = as_rows(a, dim, way), as_rows(b, dim, way), None
     initial, cu_seqlens = form["initial"], form["cu_seqlens"]
     if cu_seqlens is not None:
@@ -300,7 +313,7 @@ def _solved(a: Tensor, b: Tensor, dim: int, **form: Any) -> Any:
         return from_rows(h, b, dim), packed.last(h, states).reshape(-1, *shape)
     if initial is not None:
         first = initial.to(b.dtype).reshape(-1)
-    h = Recurrence.apply(a_rows, b_rows, first, way)
+    h = _solve(a_rows, b_rows, first, way)
     if not form["return_last"]:
         return from_rows(h, b, dim)
     if way.ranks():
@@ -308,6 +321,36 @@ def _solved(a: Tensor, b: Tensor, dim: int, **form: Any) -> Any:
     elif first is None:
         first = h.sum(0)  # of no rows
     return from_rows(h, b, dim), first.reshape(b.movedim(dim, 0).shape[1:])
+
+
+def _solve(a: Tensor, b: Tensor, first: Tensor | None, way: Direction) -> Tensor:
+    """Solve the recurrences of rows b [n, m], with factors a [n, m], or matrices [n, m * k]."""
+    if a.shape == b.shape:
+        return Recurrence.apply(a, b, first, way)
+    if way.segments is not None:
+        starts = way.segments.unsqueeze(1)
+        a = torch.where(Shift.apply(starts, way) if way.reverse else starts, 0, a)
+    if first is not None:  # in the graph of every rank
+        rows = [len(b) - 1 if way.reverse else 0] if way.ranks()[:1] == [way.comm.rank] else []
+        place = torch.tensor(rows, dtype=torch.int64, device=b.device)
+        b = b.index_add(0, place, _times(a[place], first.expand(len(rows), -1)))
+    matrices, vectors = _as_matrices(a, b)
+    return MatrixRecurrence.apply(matrices, vectors, way).reshape(b.shape)
+
+
+def _times(a: Tensor, h: Tensor) -> Tensor:
+    """Return products of rows h [n, m] with factors [n, m], or with matrices [n, m * k]."""
+    if a.shape == h.shape:
+        return a * h
+    matrices, vectors = _as_matrices(a, h)
+    return (matrices @ vectors.unsqueeze(-1)).reshape(h.shape)
+
+
+def _as_matrices(a: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Return views [n, m / k, k, k] of a [n, m * k], and [n, m / k, k] of h [n, m]."""
+    size = a.shape[1] // h.shape[1]
+    vectors = h.reshape(len(h), h.shape[1] // size, size)
+    return a.reshape(*vectors.shape, size), vectors
 
 
 class _Packed(NamedTuple):
@@ -340,8 +383,8 @@ class _Packed(NamedTuple):
         """Solve the recurrences of rows, from the first states [sequences, m]."""
         if states is not None:
             rows, sequences = self.firsts
-            b = b.index_add(0, rows, a[rows] * states[sequences])
-        return Recurrence.apply(a, b, None, self.way)
+            b = b.index_add(0, rows, _times(a[rows], states[sequences]))
+        return _solve(a, b, None, self.way)
 
     def last(self, h: Tensor, states: Tensor | None) -> Tensor:
         """Return the last states [sequences, m], the same on every rank.

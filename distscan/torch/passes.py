@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from ..mpi.meeting import meet
 from ..uses.recurrence import linear_recurrence as _solve
-from ..uses.recurrence import recurrence_gradients
+from ..uses.recurrence import matrix_recurrence, recurrence_gradients
 from .exchange import Direction, plain, row_before, row_of_owner, scan_rows, sum_for_owner
 
 Tensor = Any
@@ -133,6 +133,30 @@ def _times_before(db: Tensor, h: Tensor, way: Direction) -> Tensor:
         torch.mul(db.narrow(-2, rest, n - 1), part, out=da.narrow(-2, rest, n - 1))
         torch.mul(db.narrow(-2, first, 1), row, out=da.narrow(-2, first, 1))
     return da
+
+
+class MatrixRecurrence(torch.autograd.Function):
+    """h[t] = a[t] h[t-1] + b[t] of matrices: rows [n, m, k, k] and [n, m, k]; h is 0 before.
+
+    db[t] = dh[t] + a[t+1]^T db[t+1]; da[t] = db[t] h[t-1]^T.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, way: Direction) -> Tensor:
+        h = matrix_recurrence(plain(a), plain(b), comm=way.comm, reverse=way.reverse)
+        ctx.way = way
+        ctx.save_for_backward(a, h)
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor) -> tuple[Any, ...]:
+        a, h = ctx.saved_tensors
+        way, other = ctx.way, ctx.way.other()
+        meet(way.comm)
+        factors = Shift.apply(a.mH.flatten(1), other).reshape(a.shape)
+        db = MatrixRecurrence.apply(factors, dh, other)
+        before = Shift.apply(h.conj().flatten(1), way).reshape(h.shape)
+        return db.unsqueeze(-1) * before.unsqueeze(-2), db, None
 
 
 class Last(torch.autograd.Function):

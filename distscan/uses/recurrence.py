@@ -11,7 +11,7 @@ from ..core import arrays, dtypes
 from ..core import segments as segmented
 from ..core.arrays import HostFields
 from ..core.form import Extents, Pieces, axis_number, is_long
-from ..core.operators import GRADIENT_MAPS, MAPS, MAPS_IN_SEGMENTS
+from ..core.operators import GRADIENT_MAPS, MAPS, MAPS_IN_SEGMENTS, matrix_maps
 from ..core.scalars import exact_scalar
 from ..engine.array_scan import check_memory
 from ..engine.tuple_scan import TupleScan
@@ -214,6 +214,35 @@ def recurrence_gradients(
         convert = arrays.converter(dh)
         arrays.release(*zip((a, h, dh), native, strict=True))
         return [restore(each) if convert is None else convert(restore(each)) for each in (da, db)]
+
+
+@collective
+def matrix_recurrence(
+    call: Agreement, a: Any, b: Any, *, comm: Comm | None = None, reverse: bool = False
+) -> Any:
+    """Solve ``h[t] = a[t] h[t-1] + b[t]`` of matrices and vectors, along axis 0; collective.
+
+    ``a`` is [n, m, k, k], ``b`` [n, m, k], of one type of floats or complex numbers; so is the
+    result. They are scanned as a tuple of k * k + k arrays [n, m]. h is 0 before the first element.
+    """
+    factors, terms = arrays.as_native(a, "a"), arrays.as_native(b, "b")
+    with arrays.on_device(terms):
+        (n, m, size), xp = terms.shape, arrays.namespace(terms)
+        parts = [
+            *xp.ascontiguousarray(xp.moveaxis(factors.reshape(n, m, size * size), -1, 0)),
+            *xp.ascontiguousarray(xp.moveaxis(terms, -1, 0)),
+        ]
+        op = matrix_maps(size)
+        result = np.dtype([(f"x{i}", terms.dtype) for i in range(size * size, op.arity)])
+        options = ScanOptions(op, axis=0, reverse=bool(reverse))
+        scan = TupleScan(options, parts, types=(None, result), ranks=call.comm.size)
+    call.same = scan.terms
+    call.has_elements = scan.part.has_elements
+    results = scan.run(call)
+    with scan.device:
+        h, convert = xp.stack(results, axis=-1), arrays.converter(b)
+        arrays.release((a, factors), (b, terms))
+        return h if convert is None else convert(h)
 
 
 def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) -> Any:

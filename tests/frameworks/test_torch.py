@@ -84,9 +84,9 @@ def whole(function, dim, comm):
     def call(*tensors):
         shards = [mine(Replicated.apply(tensor), dim, comm) for tensor in tensors]
         y = function(*shards)
-        n = tensors[0].shape[dim]
+        n = tensors[-1].shape[dim]
         begin, end = bounds(n, comm.size)[comm.rank :][:2]
-        zeros = torch.zeros(tensors[0].shape, dtype=y.dtype)
+        zeros = torch.zeros(tensors[-1].shape, dtype=y.dtype)
         return Summed.apply(zeros.index_add(dim, torch.arange(begin, end), y))
 
     return call
@@ -302,6 +302,70 @@ def test_initial_and_last_state(dim, reverse, comm, rng):
         torch.testing.assert_close(got, want)
     assert torch.autograd.gradcheck(both, (a, b, first))
     assert torch.autograd.gradgradcheck(both, (a, b, first))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dim", [0, 1, -2])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_matrices(size, dim, reverse, comm, rng):
+    """Results and gradients, of an initial and of the last state, too."""
+    shape = (6, 2) if dim == 0 else (2, 6)
+    a = (drawn(rng, *shape, size, size) / size).requires_grad_()
+    b, first = drawn(rng, *shape, size).requires_grad_(), drawn(rng, 2, size).requires_grad_()
+    along = dim % 3
+
+    def both(a, b, first):
+        last = None
+
+        def solve(a, b):
+            nonlocal last
+            form = {"dim": dim, "reverse": reverse, "return_last": True}
+            h, last = scans.linear_recurrence(a, b, initial=Replicated.apply(first), **form)
+            return h
+
+        h = whole(solve, along, comm)(a, b)
+        return h, Summed.apply(last) / comm.size
+
+    def loop(a, b, first):
+        h, states = first, []
+        for t in range(6)[:: -1 if reverse else 1]:
+            h = (a.select(along, t) @ h.unsqueeze(-1)).squeeze(-1) + b.select(along, t)
+            states.append(h)
+        return torch.stack(states[:: -1 if reverse else 1], along), h
+
+    for got, want in zip(both(a, b, first), loop(a, b, first), strict=True):
+        torch.testing.assert_close(got, want)
+    weights = drawn(rng, *b.shape), drawn(rng, *first.shape)
+    parts = [
+        torch.autograd.grad(
+            [(y * w).sum() for y, w in zip(function(a, b, first), weights, strict=True)],
+            (a, b, first),
+        )
+        for function in (both, loop)
+    ]
+    for got, want in zip(*parts, strict=True):
+        torch.testing.assert_close(got, want)
+    if size == 2 and dim == 0:
+        assert torch.autograd.gradcheck(both, (a, b, first))
+        assert torch.autograd.gradgradcheck(both, (a, b, first))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_matrices_of_packed_sequences(reverse, comm, rng):
+    """Rotations as matrices are complex factors."""
+    turn, b = drawn(rng, 7, 3), drawn(rng, 7, 3, 2)
+    states, ends = drawn(rng, 4, 3, 2), torch.tensor([0, 3, 3, 4, 7])
+    form = {"cu_seqlens": ends, "reverse": reverse, "return_last": True, "comm": comm}
+    rows = torch.tensor_split(torch.arange(7), comm.size)[comm.rank]
+    cos, sin = turn.cos(), turn.sin()
+    a = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
+    h, last = scans.linear_recurrence(a[rows], b[rows], initial=states, **form)
+    want, want_last = scans.linear_recurrence(
+        torch.polar(torch.ones_like(turn), turn)[rows], torch.view_as_complex(b)[rows],
+        initial=torch.view_as_complex(states), **form,
+    )  # fmt: skip
+    torch.testing.assert_close(h, torch.view_as_real(want))
+    torch.testing.assert_close(last, torch.view_as_real(want_last))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -731,6 +795,15 @@ def test_refusals(comm):
         "they must be equal",
         lambda: scans.linear_recurrence(x, x[:1] if last else x.double()),
     )
+    matrices, vectors = torch.ones(2, 3, 3, 3), torch.ones(2, 3, 3)
+    large = torch.ones(2, 5, 5 if last else 4)
+    for a, b, dim, kind, message in (
+        (matrices, vectors, 2 if last else 0, IndexError, "dim is 2: that of the vectors"),
+        (torch.ones(*large.shape, large.shape[-1]), large, 0, ValueError, "k up to 4"),
+        (matrices, vectors[..., :2] if last else vectors, 0, ValueError, "must be equal; or"),
+    ):
+        solve_matrices = functools.partial(scans.linear_recurrence, a, b, dim)
+        everywhere(comm, kind, message, solve_matrices)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTSCAN_WAIT", "soon" if last else "60")
         everywhere(comm, ValueError, "DISTSCAN_WAIT=soon", lambda: scans.cumsum(x, 0))

@@ -17,6 +17,12 @@ CALLS = {
     "logcumsumexp": lambda a, b, dim, **o: scans.logcumsumexp(a, dim, **o),
     "cummax": lambda a, b, dim, **o: scans.cummax(a, dim, **o),
     "recurrence": scans.linear_recurrence,
+    "matrices": lambda a, b, dim, **o: scans.linear_recurrence(
+        torch.stack([a / 2, b / 3, b / 4, a / 5], -1).unflatten(-1, (2, 2)),
+        torch.stack([a, b], -1),
+        dim,
+        **o,
+    ),
     "last": lambda a, b, dim, **o: scans.linear_recurrence(a, b, dim, return_last=True, **o)[1],
 }
 

@@ -9,7 +9,7 @@ from distscan.bench.uses import MATRICES
 from distscan.core import operators
 from distscan.core.dtypes import Types, fields
 from distscan.core.form import Extents, Form
-from distscan.core.operators import GRADIENT_MAPS, MAPS
+from distscan.core.operators import GRADIENT_MAPS, MAPS, matrix_maps
 
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 from distscan.cuda.columns import ThreadPolicy
@@ -95,6 +95,19 @@ def test_products_of_matrices(rng, tmp_path):
         want[:, t] = want[:, t - 1] @ want[:, t]
     got = np.moveaxis(np.reshape(y, (4, 4, *shape)), (0, 1), (-2, -1))
     np.testing.assert_array_equal(got, want)
+
+
+def test_recurrences_of_matrices(rng, tmp_path):
+    """The largest: 4 numbers of float64 and their factors, 160 bytes."""
+    shape, op = (7, 9, 20), matrix_maps(4)
+    x = drawn(rng, (20, *shape), "d").clip(-1, 1)
+    types, out = fields("d" * 20), np.dtype([(f"x{i}", "d") for i in range(16, 20)])
+    h, _ = scan_columns(op, Types(types, types, out), [*x], Form(Extents(*shape)), tmp_path)
+    a = np.moveaxis(x[:16].reshape(4, 4, *shape), (0, 1), (-2, -1))
+    state = np.zeros((7, 20, 4, 1))
+    for t in range(shape[1]):
+        state = a[:, t] @ state + np.moveaxis(x[16:, :, t], 0, -1)[..., None]
+        np.testing.assert_array_equal(np.moveaxis(h, 0, -1)[:, t], state[..., 0])
 
 
 def test_maxima_of_bytes(rng, tmp_path):
