@@ -156,10 +156,23 @@ def linear_recurrence(
     comm: Comm | None = None,
     axis_name: str | None = None,
     reverse: bool = False,
-) -> Array:
-    """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along ``axis``, over all shards; h is 0 before them.
+    initial: Array | None = None,
+    return_last: bool = False,
+) -> Any:
+    """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along ``axis``, over all shards. See ``cumsum``.
 
-    ``a`` and ``b`` have one shape and one type of floats or complex numbers. See ``cumsum``.
+    Parameters
+    ----------
+    a, b
+        These shards, of one shape and one type of floats or complex numbers.
+    initial
+        The state before the first element: of the shape of ``b`` without ``axis``, the same for all
+        shards. None is 0. Over ranks, its gradient is on the rank with the first element, and 0 on
+        the others: add them up.
+    return_last
+        Whether to return the state after the last element, too, the same for all shards. If there
+        are no elements, it is ``initial``, or 0. Over ranks, each one may use it in its loss: the
+        gradients are added up.
 
     Examples
     --------
@@ -175,13 +188,33 @@ def linear_recurrence(
     if not jnp.issubdtype(b.dtype, jnp.inexact):
         raise TypeError(f"b is {b.dtype}; a recurrence takes floats or complex numbers")
     axis = _axis(b, axis)
-    if axis_name is not None:
-        identity = jnp.ones((), b.dtype), jnp.zeros((), b.dtype)
-        local = lax.associative_scan(_then, (a, b), reverse=reverse, axis=axis)
-        before = _before(local, _then, identity, axis, axis_name, reverse=reverse)
-        h: Array = _then(before, local)[1]
-        return h
-    return _recurrence(a, b, _Way.of(comm, axis, reverse=reverse))
+    shape = *b.shape[:axis], *b.shape[axis + 1 :]
+    if initial is not None and jnp.result_type(b, initial) != b.dtype:
+        raise TypeError(f"initial is {jnp.asarray(initial).dtype}; the states are {b.dtype}")
+    first = jnp.zeros(shape, b.dtype) if initial is None else jnp.asarray(initial, b.dtype)
+    if first.shape != shape:
+        raise ValueError(f"initial has shape {list(first.shape)}; the states have {list(shape)}")
+    if axis_name is None:
+        way = _Way.of(comm, axis, reverse=reverse)
+        h, last = _solved(a, b, None if initial is None else first, way, return_last=return_last)
+    else:
+        h, last = _solved_over_devices(a, b, first, axis, axis_name, reverse=reverse)
+    return (h, last) if return_last else h
+
+
+def _solved_over_devices(
+    a: Array, b: Array, first: Array, axis: int, name: str, *, reverse: bool
+) -> tuple[Array, Array]:
+    """Return this device's part of h, and the last state of all devices."""
+    identity = jnp.ones((), b.dtype), jnp.zeros((), b.dtype)
+    local = lax.associative_scan(_then, (a, b), reverse=reverse, axis=axis)
+    factor, term = _before(local, _then, identity, axis, name, reverse=reverse)
+    h = local[0] * (factor * jnp.expand_dims(first, axis) + term) + local[1]
+    if h.shape[axis] == 0:  # so it is on all devices
+        return h, first
+    row = lax.index_in_dim(h, 0 if reverse else -1, axis, keepdims=False)
+    ends = lax.axis_index(name) == (0 if reverse else lax.psum(1, name) - 1)
+    return h, lax.psum(jnp.where(ends, row, 0), name)
 
 
 def _then(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -259,16 +292,26 @@ class _Way(NamedTuple):
 
     def call(self, function: Callable[..., Any], like: Array, *arrays: Array) -> Array:
         """Call a function of NumPy arrays back, whose scanned axis is the first one."""
-        comm, axis = _comms[self.ranks], self.axis
+        axis = self.axis
+
+        def call(*arrays: Any, **options: Any) -> Any:
+            moved = [np.moveaxis(array, axis, 0) for array in arrays]
+            return np.moveaxis(np.asarray(function(*moved, **options)), 0, axis)
+
+        return self.call_plainly(call, like, *arrays)
+
+    def call_plainly(self, function: Callable[..., Any], like: Array, *arrays: Array) -> Array:
+        """Call a function of NumPy arrays back. Its result is ``like`` an array."""
+        comm = _comms[self.ranks]
 
         def call(*arrays: Any) -> Any:
             if self.is_backward:
                 meet(comm)
             elif comm.size > 1 and comm.Get_attr(derived_key("gradients")) is None:
                 _prepare(comm=comm)
-            moved = [np.moveaxis(np.asarray(array), axis, 0) for array in arrays]
-            result = function(*moved, comm=comm, reverse=self.reverse)
-            return np.ascontiguousarray(np.moveaxis(np.asarray(result), 0, axis))
+            given = [np.asarray(array) for array in arrays]
+            result = function(*given, comm=comm, reverse=self.reverse)
+            return np.ascontiguousarray(result, like.dtype).reshape(like.shape)
 
         result = jax.ShapeDtypeStruct(like.shape, like.dtype)
         return io_callback(call, result, *arrays, ordered=True)
@@ -377,6 +420,99 @@ def _recurrence_backward(way: _Way, kept: Any, dh: Array) -> tuple[Array, Array]
 
 
 _recurrence.defvjp(_recurrence_forward, _recurrence_backward)
+
+
+def _solved(
+    a: Array, b: Array, first: Array | None, way: _Way, *, return_last: bool
+) -> tuple[Array, Any]:
+    """Return this rank's part of h, and the last state of all ranks if it is asked for."""
+    axis, n, place = way.axis, b.shape[way.axis], None
+    if first is not None:
+        number = jax.ShapeDtypeStruct((), np.int32)
+        place = way.call_plainly(partial(_place, n), number)
+        if n:
+            at = n - 1 if way.reverse else 0
+            term = lax.index_in_dim(a, at, axis) * jnp.expand_dims(first, axis)
+            index = (slice(None),) * axis + (slice(at, at + 1),)
+            b = b.at[index].add(jnp.where(place == _FIRST, term, 0))
+    h, last = _recurrence(a, b, way), None
+    if return_last:
+        last = _last(h, way, n)
+        if first is not None:
+            last = jnp.where(place == _NOBODY, first, last)
+    return h, last
+
+
+_NOBODY, _FIRST, _LATER = range(3)  # which rank has the first element: none, this one, another
+
+
+@collective
+def _place(call: Agreement, n: int, *, comm: Comm, reverse: bool) -> int:
+    """Return which rank has the first element."""
+    call.same = Terms({"the function": "the first element", "reverse": reverse})
+    call.settle()
+    ranks, rank = np.flatnonzero(call.comm.allgather(n > 0)), call.comm.rank
+    call.begin()
+    if not ranks.size:
+        return _NOBODY
+    return _FIRST if ranks[-1 if reverse else 0] == rank else _LATER
+
+
+@collective
+def _row_of_owner(call: Agreement, h: Any, *, comm: Comm, reverse: bool) -> Any:
+    """Return the last row [...] of all ranks' h [n, ...]; 0 if no rank has rows."""
+    call.same = Terms({"the function": "the last row", "reverse": reverse})
+    row = h[:1] if reverse else h[-1:]
+    call.settle()
+    rows = [each for each in call.comm.allgather(row) if len(each)]
+    call.begin()
+    return rows[0 if reverse else -1][0] if rows else np.zeros(h.shape[1:], h.dtype)
+
+
+@collective
+def _sum_for_owner(call: Agreement, x: Any, n: int, *, comm: Comm, reverse: bool) -> Any:
+    """Return [n, ...] of zeros; of all ranks' rows the last one is the sum of their x [...]."""
+    call.same = Terms({"the function": "the gradient of the last row", "reverse": reverse})
+    rows = np.zeros((n, *x.shape), x.dtype)
+    call.settle()
+    parts = call.comm.allgather((n > 0, x))
+    owners = [rank for rank, (some, _) in enumerate(parts) if some]
+    call.begin()
+    if owners and owners[0 if reverse else -1] == call.comm.rank:
+        rows[0 if reverse else -1] = sum(part for _, part in parts)
+    return rows
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _last(h: Array, way: _Way, n: int) -> Array:
+    """Return the last state of all ranks; this one has ``n``."""
+    shape = *h.shape[: way.axis], *h.shape[way.axis + 1 :]
+
+    def call(h: Any, **options: Any) -> Any:
+        return _row_of_owner(np.moveaxis(h, way.axis, 0), **options)
+
+    return way.call_plainly(call, jax.ShapeDtypeStruct(shape, h.dtype), h)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _to_last(x: Array, way: _Way, n: int) -> Array:
+    """Return ``n`` states of zeros; the last one of all ranks is the sum of their x."""
+    shape = *x.shape[: way.axis], n, *x.shape[way.axis :]
+
+    def call(x: Any, **options: Any) -> Any:
+        return np.moveaxis(_sum_for_owner(x, n, **options), 0, way.axis)
+
+    return way.call_plainly(call, jax.ShapeDtypeStruct(shape, x.dtype), x)
+
+
+_last.defvjp(
+    lambda h, way, n: (_last(h, way, n), None),
+    lambda way, n, _, dy: (_to_last(dy, way._replace(is_backward=True), n),),
+)
+_to_last.defvjp(
+    lambda x, way, n: (_to_last(x, way, n), None),
+    lambda way, n, _, dy: (_last(dy, way._replace(is_backward=True), n),),
+)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))

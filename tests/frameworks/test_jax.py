@@ -106,6 +106,82 @@ def test_ranks(name, reverse, axis, compiled, comm):
         np.testing.assert_allclose(got, expected[mine], rtol=1e-9, atol=1e-12)
 
 
+def solved_from(a, b, first, axis=0, *, reverse=False):
+    """The recurrence and its last state, step by step from a first state."""
+    a, b = (jnp.moveaxis(x, axis, 0)[:: -1 if reverse else 1] for x in (a, b))
+    h = [first]
+    for factor, term in zip(a, b, strict=True):
+        h.append(factor * h[-1] + term)
+    return jnp.moveaxis(jnp.stack(h[1:])[:: -1 if reverse else 1], 0, axis), h[-1]
+
+
+@REVERSE
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_initial_and_last_states_of_ranks(reverse, axis, compiled, comm):
+    """Each rank has the gradient of its own elements; those of a first state are added up."""
+    (*whole, weights), mine = deal(comm, (2, 3), axis)
+    first = jnp.linspace(1, 2, whole[0].shape[1 - axis])
+    form = {"axis": axis, "reverse": reverse}
+
+    def ours(a, b, first):
+        h, last = scans.linear_recurrence(a, b, initial=first, return_last=True, comm=comm, **form)
+        return (h * weights[mine]).sum() + (last**2).sum() / comm.size, (h, last)
+
+    def theirs(a, b, first):
+        h, last = solved_from(a, b, first, **form)
+        return (h * weights).sum() + (last**2).sum(), (h, last)
+
+    passes = []
+    for function, arrays in ((ours, [x[mine] for x in whole]), (theirs, whole)):
+        gradient = jax.value_and_grad(function, argnums=(0, 1, 2), has_aux=True)
+        passes.append((jax.jit(gradient) if compiled else gradient)(*arrays, first))
+    ((value, (h, last)), got), ((want, (want_h, want_last)), wanted) = passes
+    assert comm.allreduce(float(value)) == pytest.approx(float(want))
+    np.testing.assert_allclose(h, want_h[mine], rtol=1e-10)
+    np.testing.assert_allclose(last, want_last, rtol=1e-10)
+    for found, expected in zip(got[:2], wanted[:2], strict=True):
+        np.testing.assert_allclose(found, expected[mine], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(comm.allreduce(np.asarray(got[2])), wanted[2], rtol=1e-9)
+
+
+def test_the_last_state_of_no_elements(comm):
+    nothing, first = jnp.zeros((0, 2)), jnp.array([3.0, 4.0])
+    for initial, want in ((first, first), (None, jnp.zeros(2))):
+        _, last = scans.linear_recurrence(
+            nothing, nothing, initial=initial, return_last=True, comm=comm
+        )
+        np.testing.assert_array_equal(last, want)
+
+
+@pytest.mark.one_rank
+@REVERSE
+@pytest.mark.parametrize("axis", [0, 1])
+def test_initial_and_last_states_of_devices(reverse, axis, rng):
+    a, b = (jnp.asarray(rng.uniform(0.2, 1, (8, 4))) for _ in range(2))
+    first = jnp.linspace(1, 2, b.shape[1 - axis])
+    mesh = Mesh(np.array(jax.devices()[:2]), ("shards",), axis_types=(AxisType.Auto,))
+    spec = PartitionSpec(*[None] * axis, "shards")
+
+    def solve(a, b, first):
+        return scans.linear_recurrence(
+            a, b, axis, initial=first, return_last=True, reverse=reverse, axis_name="shards"
+        )
+
+    none = PartitionSpec()
+    sharded = jax.shard_map(solve, mesh=mesh, in_specs=(spec, spec, none), out_specs=(spec, none))
+    loss_of = lambda function: lambda *x: sum((y**2).sum() for y in function(*x))  # noqa: E731
+    loop = functools.partial(solved_from, axis=axis, reverse=reverse)
+    for found, want in zip(jax.jit(sharded)(a, b, first), loop(a, b, first), strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-10)
+    got, wanted = (
+        jax.jit(jax.grad(loss_of(function), argnums=(0, 1, 2)))(a, b, first)
+        for function in (sharded, loop)
+    )
+    for found, want in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["sum", "product", "recurrence"])
 def test_second_derivatives(name, comm):
     ours, theirs = FUNCTIONS[name]
