@@ -1,9 +1,12 @@
 """What the passes exchange: scans of rows, and single rows."""
 
+import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
+from ..core.operators import BUILTIN, Operator
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import MPI, Comm
 from ..scan import scan
@@ -33,9 +36,30 @@ class Direction(NamedTuple):
 
 
 def scan_rows(x: Tensor, op: str, way: Direction) -> Tensor:
-    """Scan rows [..., n, m] along n."""
+    """Scan rows [..., n, m] along n; those with segments are [n, m], and not exclusive."""
     comm, reverse, exclusive = way.comm, way.reverse, way.exclusive
-    return scan(plain(x), op, axis=x.ndim - 2, comm=comm, exclusive=exclusive, reverse=reverse)
+    if way.segments is None:
+        return scan(plain(x), op, axis=x.ndim - 2, comm=comm, exclusive=exclusive, reverse=reverse)
+    heads = plain(way.segments.unsqueeze(1))
+    if reverse:  # in the order of the scan, a segment begins behind the head of the next one
+        row = row_before(heads, comm=comm, way=way)
+        heads = torch.cat([heads[1:], row]) if len(heads) else heads
+    pair = plain(x), plain(heads.expand(x.shape))
+    y: Tensor = scan(pair, _in_segments(op), axis=0, comm=comm, reverse=reverse)[0]
+    return y
+
+
+@functools.cache
+def _in_segments(name: str) -> Operator:
+    """Return the operator of pairs: an element, and whether a segment begins there."""
+    op = BUILTIN[name]
+    assert op.cuda is not None
+
+    def combine(earlier: Any, later: Any) -> tuple[Any, Any]:
+        return np.where(later[1], later[0], op.numpy(earlier[0], later[0])), earlier[1] | later[1]
+
+    text = op.cuda.replace("a, b", "a.x0, b.x0")
+    return Operator(f"{name} in segments", combine, f"b.x1 ? b : T{{{text}, a.x1}}", arity=2)
 
 
 def plain(x: Tensor) -> Tensor:

@@ -169,8 +169,7 @@ def scan(
         ``dim``, the same on every rank. Each rank has the gradient of its own results: add them up,
         as for any parameter that ranks share.
     segments
-        Where independent scans begin, as in ``linear_recurrence``; for sums and products of floats
-        and complex numbers.
+        Where independent scans begin, as in ``linear_recurrence``.
 
     Examples
     --------
@@ -191,7 +190,10 @@ def scan(
 
 @torch.compiler.disable
 def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
-    """Scan ``x`` exclusively, from an initial value, or in segments, which a recurrence has."""
+    """Scan ``x`` exclusively, from an initial value, or in segments.
+
+    Sums and products in segments are recurrences, which have their gradients.
+    """
     if is_dtensor(x):
         return call_locally(_scanned_by, (x,), dim, op=op, **form)
     function = _OPERATORS.get(op) if isinstance(op, str) else None
@@ -206,14 +208,13 @@ def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
         starts = Shift.apply(starts, way) if way.reverse else starts.clone()
     if way.ranks()[:1] == [way.comm.rank]:
         starts[-1 if way.reverse else 0] = True
-    if way.segments is None:
-        y = function.apply(rows, inclusive)
-    elif op in _ADDING and (x.is_floating_point() or x.is_complex()):
+    numbers = x.is_floating_point() or x.is_complex()
+    if way.segments is not None and op in _ADDING and numbers:
         terms = rows if op == "sum" else torch.where(starts, rows, 0)
         factors = torch.ones_like(rows) if op == "sum" else torch.where(starts, 1, rows)
         y = Recurrence.apply(factors, terms, None, inclusive)
     else:
-        raise ValueError(f"segments are for sums and products of floats, not {op!r} of {x.dtype}")
+        y = function.apply(rows, inclusive)
     if way.exclusive:
         y = torch.where(starts, function.identity(y.dtype), Shift.apply(y, inclusive))
     if form["initial"] is not None:
