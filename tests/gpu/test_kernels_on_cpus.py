@@ -63,8 +63,7 @@ THREADS = ThreadPolicy(128, 8, 4, 1)  # a thread for each vector of columns
 
 
 @pytest.mark.parametrize(("way", "reverse", "policy"), [
-    ("boxes", True, None), ("boxes", False, None), ("boxes, many scans", True, None),
-    ("elements", False, None), ("vectors", True, None), ("a piece", False, None),
+    ("boxes, many scans", True, None), ("elements", False, None), ("vectors", True, None),
     ("boxes, the last strip is narrower", True, THREADS), ("boxes, many scans", False, THREADS),
 ])  # fmt: skip
 def test_gradients_of_recurrences(way, reverse, policy, rng, tmp_path):

@@ -109,11 +109,16 @@ def test_idle_ranks_sleep(tmp_path):
                 seconds[pid] = (int(fields[11]) + int(fields[12])) / ticks
             return seconds
 
-        before = seconds_of_cores()
-        assert len(before) == 3
-        time.sleep(6)
-        after = seconds_of_cores()
-        assert max(after[pid] - before[pid] for pid in before) < 0.07  # ticks of 0.01
+        used = []
+        for _ in range(3):  # the system also counts what it does for others meanwhile
+            before = seconds_of_cores()
+            assert len(before) == 3
+            time.sleep(6)
+            after = seconds_of_cores()
+            used.append(max(after[pid] - before[pid] for pid in before))
+            if used[-1] < 0.07:  # ticks of 0.01
+                return
+        raise AssertionError(f"seconds in 6 of the rank that used most: {used}")
 
 
 def test_a_signal_to_another_thread(tmp_path):
