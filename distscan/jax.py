@@ -171,8 +171,8 @@ def linear_recurrence(
         the others: add them up.
     return_last
         Whether to return the state after the last element, too, the same for all shards. If there
-        are no elements, it is ``initial``, or 0. Over ranks, each one may use it in its loss: the
-        gradients are added up.
+        are no elements, it is ``initial``, or 0. Over ranks, all use it in their losses, or none:
+        the gradients are added up.
 
     Examples
     --------
@@ -198,20 +198,26 @@ def linear_recurrence(
         way = _Way.of(comm, axis, reverse=reverse)
         h, last = _solved(a, b, None if initial is None else first, way, return_last=return_last)
     else:
-        h, last = _solved_over_devices(a, b, first, axis, axis_name, reverse=reverse)
+        h, last = _solved_over_devices(
+            a, b, None if initial is None else first, axis, axis_name, reverse=reverse
+        )
+        last = first if last is None else last
     return (h, last) if return_last else h
 
 
 def _solved_over_devices(
-    a: Array, b: Array, first: Array, axis: int, name: str, *, reverse: bool
-) -> tuple[Array, Array]:
-    """Return this device's part of h, and the last state of all devices."""
+    a: Array, b: Array, first: Array | None, axis: int, name: str, *, reverse: bool
+) -> tuple[Array, Array | None]:
+    """Return this device's part of h, and the last state of all devices; None if there is none."""
     identity = jnp.ones((), b.dtype), jnp.zeros((), b.dtype)
     local = lax.associative_scan(_then, (a, b), reverse=reverse, axis=axis)
-    factor, term = _before(local, _then, identity, axis, name, reverse=reverse)
-    h = local[0] * (factor * jnp.expand_dims(first, axis) + term) + local[1]
+    before = _before(local, _then, identity, axis, name, reverse=reverse)
+    if first is not None:
+        state = jnp.expand_dims(first, axis)
+        before = _then((jnp.ones_like(state), state), before)
+    h = _then(before, local)[1]
     if h.shape[axis] == 0:  # so it is on all devices
-        return h, first
+        return h, None
     row = lax.index_in_dim(h, 0 if reverse else -1, axis, keepdims=False)
     ends = lax.axis_index(name) == (0 if reverse else lax.psum(1, name) - 1)
     return h, lax.psum(jnp.where(ends, row, 0), name)
@@ -427,10 +433,11 @@ def _solved(
 ) -> tuple[Array, Any]:
     """Return this rank's part of h, and the last state of all ranks if it is asked for."""
     axis, n, place = way.axis, b.shape[way.axis], None
-    if first is not None:
+    if first is not None or return_last:
         number = jax.ShapeDtypeStruct((), np.int32)
-        place = way.call_plainly(partial(_place, n), number)
-        if n:
+        asked = first is not None, return_last
+        place = way.call_plainly(partial(_place, n, asked), number)
+        if n and first is not None:
             at = n - 1 if way.reverse else 0
             term = lax.index_in_dim(a, at, axis) * jnp.expand_dims(first, axis)
             index = (slice(None),) * axis + (slice(at, at + 1),)
@@ -447,9 +454,11 @@ _NOBODY, _FIRST, _LATER = range(3)  # which rank has the first element: none, th
 
 
 @collective
-def _place(call: Agreement, n: int, *, comm: Comm, reverse: bool) -> int:
-    """Return which rank has the first element."""
-    call.same = Terms({"the function": "the first element", "reverse": reverse})
+def _place(call: Agreement, n: int, asked: tuple[bool, bool], *, comm: Comm, reverse: bool) -> int:
+    """Return which rank has the first element; ``asked``: initial and last states."""
+    names = "whether there is an initial state", "return_last"
+    same = dict(zip(names, asked, strict=True))
+    call.same = Terms({"the function": "the first element", "reverse": reverse, **same})
     call.settle()
     ranks, rank = np.flatnonzero(call.comm.allgather(n > 0)), call.comm.rank
     call.begin()

@@ -83,8 +83,8 @@ def resolve(
     return Types(x, acc, result)
 
 
-# Of a tuple: arrays, and bytes of an element, as many as an affine map of 4 float64 has.
-_MOST_ARRAYS, _MOST_STATE = 64, 160
+# Of a tuple: arrays, and bytes of an element: a head and an affine map of 4 float64 are the most.
+_MOST_ARRAYS, _MOST_STATE = 64, 168
 
 
 def fields(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:

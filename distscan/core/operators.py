@@ -511,15 +511,17 @@ MAPS_IN_SEGMENTS = Operator(
 
 
 @cache
-def matrix_maps(size: int) -> Operator:
+def matrix_maps(size: int, *, segments: bool = False) -> Operator:
     """Return the operator that composes affine maps of vectors: h -> a h + b, ``size`` numbers.
 
-    An element has the entries of a, row by row, and then those of b.
+    An element has the entries of a, row by row, then those of b; with ``segments``, also whether a
+    segment begins there. What comes before a segment is left out.
 
     >>> matrix_maps(1).cuda
-    '{b.x0 * a.x0, b.x0 * a.x1 + b.x1}'
+    'return T{b.x0 * a.x0, b.x0 * a.x1 + b.x1};'
     """
     rows, factors = range(size), size * size
+    head = factors + size  # the number of the field
 
     def then(earlier: Any, later: Any) -> tuple[Any, ...]:
         products = [
@@ -531,7 +533,10 @@ def matrix_maps(size: int) -> Operator:
             sum((later[i * size + k] * earlier[factors + k] for k in rows), later[factors + i])
             for i in rows
         ]
-        return *products, *terms
+        if not segments:
+            return *products, *terms
+        pairs = zip(later[:head], [*products, *terms], strict=True)
+        return *(np.where(later[head], *pair) for pair in pairs), earlier[head] | later[head]
 
     products = [
         " + ".join(f"b.x{i * size + k} * a.x{k * size + j}" for k in rows)
@@ -542,12 +547,13 @@ def matrix_maps(size: int) -> Operator:
         " + ".join([*(f"b.x{i * size + k} * a.x{factors + k}" for k in rows), f"b.x{factors + i}"])
         for i in rows
     ]
+    fields = [*products, *terms, *([f"a.x{head}"] if segments else [])]
     return Operator(
-        f"linear_recurrence of {size} x {size} matrices",
+        f"linear_recurrence of {size} x {size} matrices" + " in segments" * segments,
         then,
-        "{" + ", ".join([*products, *terms]) + "}",
-        identity=(*np.eye(size).flat, *np.zeros(size)),
-        arity=factors + size,
+        f"if (b.x{head}) return b;\n" * segments + f"return T{{{', '.join(fields)}}};",
+        identity=(*np.eye(size).flat, *np.zeros(size), *[False] * segments),
+        arity=head + segments,
     )
 
 

@@ -15,7 +15,7 @@ function                backward                                    it keeps    
 ``linear_recurrence``   a recurrence from the other end             a, the result   of any order
 ``logcumsumexp``        two ``logcumsumexp`` from the other end     x, the result   first
 ``cummax``, ``cummin``  a recurrence; to the element that won       a mask          first
-``scan``                that of its operator; with segments, a recurrence's
+``scan``                that of its operator; of sums and products in segments, a recurrence's
 ======================  ==========================================  ==============  ===============
 
 If one rank's tensor needs a gradient, all ranks take part in the backward pass, and the result must

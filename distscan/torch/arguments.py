@@ -76,6 +76,8 @@ def begin(
             "the function": f"distscan.torch.{name}",
             "dim": dim % tensors[-1].ndim,
             "whether a are matrices": matrices,
+            # GPUs have a backward pass of their own.
+            "the device": tensors[0].device.type if name == "linear_recurrence" else "any",
             "the dtype": tensors[0].dtype,
             "the shape beyond dim": shape,
             "exclusive": bool(exclusive),

@@ -145,7 +145,7 @@ class _Form(NamedTuple):
         """Return the arguments of a pass, or what it has kept."""
         rows = [as_rows(tensor, self.dim, way) for tensor in tensors]
         if self.function == "linear_recurrence":
-            rows.append(None if initial is None else initial.to(rows[0].dtype).reshape(-1))
+            rows.append(None if initial is None else initial.to(rows[0]).reshape(-1))
         return rows
 
 
@@ -246,7 +246,7 @@ def _gradient(
         found = _PASSES[asked.function].function.backward(context, as_rows(dy, asked.dim, way))
         gradients = [from_rows(rows, dy, asked.dim).contiguous() for rows in found[: asked.inputs]]
         if initial is not None:
-            gradients.append(found[2].reshape(initial.shape).to(initial.dtype))
+            gradients.append(found[2].reshape(initial.shape).to(initial))
         return gradients
 
 

@@ -40,13 +40,20 @@ def scan_rows(x: Tensor, op: str, way: Direction) -> Tensor:
     comm, reverse, exclusive = way.comm, way.reverse, way.exclusive
     if way.segments is None:
         return scan(plain(x), op, axis=x.ndim - 2, comm=comm, exclusive=exclusive, reverse=reverse)
-    heads = plain(way.segments.unsqueeze(1))
-    if reverse:  # in the order of the scan, a segment begins behind the head of the next one
-        row = row_before(heads, comm=comm, way=way)
-        heads = torch.cat([heads[1:], row]) if len(heads) else heads
-    pair = plain(x), plain(heads.expand(x.shape))
+    pair = plain(x), plain(heads_in_order(way).expand(x.shape))
     y: Tensor = scan(pair, _in_segments(op), axis=0, comm=comm, reverse=reverse)[0]
     return y
+
+
+def heads_in_order(way: Direction) -> Tensor:
+    """Return bools [n, 1]: whether a segment begins, in the order of the scan; collective."""
+    assert way.segments is not None
+    heads = plain(way.segments.unsqueeze(1))
+    if not way.reverse:
+        return heads
+    # The last element of a segment is the one before the head of the next.
+    row = row_before(heads, comm=way.comm, way=way)
+    return torch.cat([heads[1:], row]) if len(heads) else heads
 
 
 @functools.cache

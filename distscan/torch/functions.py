@@ -10,7 +10,7 @@ from ..mpi.communicators import Comm
 from .arguments import as_rows, begin, from_rows
 from .compiled import call_compiled, is_one_node
 from .dtensors import call_locally, is_dtensor
-from .exchange import Direction
+from .exchange import Direction, heads_in_order
 from .passes import (
     Last,
     LogSum,
@@ -182,7 +182,7 @@ def scan(
     """
     form: Any = {"comm": comm, "exclusive": exclusive, "reverse": reverse}
     function = _OPERATORS.get(op) if isinstance(op, str) else None
-    plain = initial is segments is None and not (exclusive and op not in _ADDING)
+    plain = initial is segments is None and not (exclusive and function not in {_SUM, _PRODUCT})
     if function is not None and plain:
         return _scanned(function, x, dim, **form)
     return _scanned_by(x, dim, op, initial=initial, segments=segments, **form)
@@ -204,8 +204,7 @@ def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
     inclusive, rows = way._replace(exclusive=False), as_rows(x, dim, way)
     starts = torch.zeros(rows.shape[-2], 1, dtype=torch.bool, device=x.device)
     if way.segments is not None:
-        starts = way.segments.unsqueeze(1)
-        starts = Shift.apply(starts, way) if way.reverse else starts.clone()
+        starts = heads_in_order(way).clone()
     if way.ranks()[:1] == [way.comm.rank]:
         starts[-1 if way.reverse else 0] = True
     numbers = x.is_floating_point() or x.is_complex()
@@ -218,7 +217,7 @@ def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
     if way.exclusive:
         y = torch.where(starts, function.identity(y.dtype), Shift.apply(y, inclusive))
     if form["initial"] is not None:
-        y = function.join(form["initial"].to(y.dtype).reshape(-1), y)
+        y = function.join(form["initial"].to(y).reshape(-1), y)
     return from_rows(y, x, dim)
 
 
@@ -240,9 +239,8 @@ def linear_recurrence(
     ----------
     a, b
         This rank's shards, of one shape. If their types differ, as float32 and bfloat16 may, both
-        are converted to the type that PyTorch promotes them to. ``a`` may be small matrices, too,
-        [..., k, k], for vectors ``b`` [..., k], k up to 4: each step multiplies a matrix and a
-        vector, and ``dim`` is none of k.
+        are converted to the type that PyTorch promotes them to. For vectors ``b`` [..., k], k up to
+        4, ``a`` may be matrices [..., k, k], which multiply them; ``dim`` is then another one.
     dim, comm, reverse
         As in ``cumsum``; with ``reverse``, ``h[t] = a[t] * h[t+1] + b[t]``.
     initial
@@ -306,14 +304,14 @@ def _solved(a: Tensor, b: Tensor, dim: int, **form: Any) -> Any:
     initial, cu_seqlens = form["initial"], form["cu_seqlens"]
     if cu_seqlens is not None:
         packed = _Packed.of(cu_seqlens, way, b_rows)
-        states = None if initial is None else initial.to(b.dtype).reshape(len(initial), -1)
+        states = None if initial is None else initial.to(b).reshape(len(initial), -1)
         h = packed.solve(a_rows, b_rows, states)
         if not form["return_last"]:
             return from_rows(h, b, dim)
         shape = b.movedim(dim, 0).shape[1:]
         return from_rows(h, b, dim), packed.last(h, states).reshape(-1, *shape)
     if initial is not None:
-        first = initial.to(b.dtype).reshape(-1)
+        first = initial.to(b).reshape(-1)
     h = _solve(a_rows, b_rows, first, way)
     if not form["return_last"]:
         return from_rows(h, b, dim)
@@ -328,9 +326,6 @@ def _solve(a: Tensor, b: Tensor, first: Tensor | None, way: Direction) -> Tensor
     """Solve the recurrences of rows b [n, m], with factors a [n, m], or matrices [n, m * k]."""
     if a.shape == b.shape:
         return Recurrence.apply(a, b, first, way)
-    if way.segments is not None:
-        starts = way.segments.unsqueeze(1)
-        a = torch.where(Shift.apply(starts, way) if way.reverse else starts, 0, a)
     if first is not None:  # in the graph of every rank
         rows = [len(b) - 1 if way.reverse else 0] if way.ranks()[:1] == [way.comm.rank] else []
         place = torch.tensor(rows, dtype=torch.int64, device=b.device)
@@ -437,10 +432,14 @@ def _scanned_now(function: _Function, x: Tensor, dim: int, **form: Any) -> Any:
 
 
 def _lowest(dtype: Any) -> Any:
+    if dtype == torch.bool:
+        return False
     return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
 def _highest(dtype: Any) -> Any:
+    if dtype == torch.bool:
+        return True
     return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
 
 

@@ -15,7 +15,15 @@ from torch.autograd.function import once_differentiable
 from ..mpi.meeting import meet
 from ..uses.recurrence import linear_recurrence as _solve
 from ..uses.recurrence import matrix_recurrence, recurrence_gradients
-from .exchange import Direction, plain, row_before, row_of_owner, scan_rows, sum_for_owner
+from .exchange import (
+    Direction,
+    heads_in_order,
+    plain,
+    row_before,
+    row_of_owner,
+    scan_rows,
+    sum_for_owner,
+)
 
 Tensor = Any
 
@@ -92,10 +100,7 @@ class Recurrence(torch.autograd.Function):
             return _times_before(db, h, way), db, None, None
         before, dfirst = Shift.apply(h.conj(), way), None
         if way.segments is not None:  # the first element of each, in the order of the scan
-            begins = way.segments.unsqueeze(1)
-            if way.reverse:
-                begins = Shift.apply(begins, way)
-            before = torch.where(begins, 0, before)
+            before = torch.where(heads_in_order(way), 0, before)
         if first is not None:
             is_first = torch.zeros(len(h), 1, dtype=torch.bool, device=h.device)
             if way.ranks()[:1] == [way.comm.rank]:
@@ -136,14 +141,18 @@ def _times_before(db: Tensor, h: Tensor, way: Direction) -> Tensor:
 
 
 class MatrixRecurrence(torch.autograd.Function):
-    """h[t] = a[t] h[t-1] + b[t] of matrices: rows [n, m, k, k] and [n, m, k]; h is 0 before.
+    """h[t] = a[t] h[t-1] + b[t] of matrices: rows [n, m, k, k] and [n, m, k].
 
+    h is 0 before the first element, and before each segment.
     db[t] = dh[t] + a[t+1]^T db[t+1]; da[t] = db[t] h[t-1]^T.
     """
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, way: Direction) -> Tensor:
-        h = matrix_recurrence(plain(a), plain(b), comm=way.comm, reverse=way.reverse)
+        heads = None
+        if way.segments is not None:
+            heads = plain(heads_in_order(way).expand(b.shape[:2]))
+        h = matrix_recurrence(plain(a), plain(b), heads, comm=way.comm, reverse=way.reverse)
         ctx.way = way
         ctx.save_for_backward(a, h)
         return h
@@ -155,7 +164,10 @@ class MatrixRecurrence(torch.autograd.Function):
         meet(way.comm)
         factors = Shift.apply(a.mH.flatten(1), other).reshape(a.shape)
         db = MatrixRecurrence.apply(factors, dh, other)
-        before = Shift.apply(h.conj().flatten(1), way).reshape(h.shape)
+        before = Shift.apply(h.conj().flatten(1), way)
+        if way.segments is not None:
+            before = torch.where(heads_in_order(way), 0, before)
+        before = before.reshape(h.shape)
         return db.unsqueeze(-1) * before.unsqueeze(-2), db, None
 
 

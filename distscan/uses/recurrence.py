@@ -218,22 +218,31 @@ def recurrence_gradients(
 
 @collective
 def matrix_recurrence(
-    call: Agreement, a: Any, b: Any, *, comm: Comm | None = None, reverse: bool = False
+    call: Agreement,
+    a: Any,
+    b: Any,
+    heads: Any = None,
+    *,
+    comm: Comm | None = None,
+    reverse: bool = False,
 ) -> Any:
     """Solve ``h[t] = a[t] h[t-1] + b[t]`` of matrices and vectors, along axis 0; collective.
 
     ``a`` is [n, m, k, k], ``b`` [n, m, k], of one type of floats or complex numbers; so is the
-    result. They are scanned as a tuple of k * k + k arrays [n, m]. h is 0 before the first element.
+    result. They are scanned as a tuple of k * k + k arrays [n, m]. h is 0 before the first element,
+    and where ``heads``, bools [n, m], say that a segment begins.
     """
     factors, terms = arrays.as_native(a, "a"), arrays.as_native(b, "b")
+    flags = [] if heads is None else [arrays.as_native(heads, "heads")]
     with arrays.on_device(terms):
         (n, m, size), xp = terms.shape, arrays.namespace(terms)
         parts = [
             *xp.ascontiguousarray(xp.moveaxis(factors.reshape(n, m, size * size), -1, 0)),
             *xp.ascontiguousarray(xp.moveaxis(terms, -1, 0)),
+            *flags,
         ]
-        op = matrix_maps(size)
-        result = np.dtype([(f"x{i}", terms.dtype) for i in range(size * size, op.arity)])
+        op, first = matrix_maps(size, segments=heads is not None), size * size
+        result = np.dtype([(f"x{i}", terms.dtype) for i in range(first, first + size)])
         options = ScanOptions(op, axis=0, reverse=bool(reverse))
         scan = TupleScan(options, parts, types=(None, result), ranks=call.comm.size)
     call.same = scan.terms
@@ -241,7 +250,7 @@ def matrix_recurrence(
     results = scan.run(call)
     with scan.device:
         h, convert = xp.stack(results, axis=-1), arrays.converter(b)
-        arrays.release((a, factors), (b, terms))
+        arrays.release((a, factors), (b, terms), *zip([heads], flags, strict=False))
         return h if convert is None else convert(h)
 
 

@@ -369,6 +369,40 @@ def test_matrices_of_packed_sequences(reverse, comm, rng):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
+def test_infinities_of_packed_matrices(reverse, comm, rng):
+    """They stay in their sequence, forward and backward; gradients are those of parts."""
+    a, b = (drawn(rng, 6, 2, 2, 2) / 2).requires_grad_(), drawn(rng, 6, 2, 2).requires_grad_()
+    ends, weights = [0, 2, 2, 6], drawn(rng, 6, 2, 2)
+    form = {"cu_seqlens": torch.tensor(ends), "reverse": reverse}
+    ours = whole(functools.partial(scans.linear_recurrence, **form), 0, comm)
+
+    def loop(a, b):
+        results = []
+        for begin, end in pairwise(ends):
+            h, states = torch.zeros(2, 2, dtype=b.dtype), []
+            for t in range(begin, end)[:: -1 if reverse else 1]:
+                h = (a[t] @ h.unsqueeze(-1)).squeeze(-1) + b[t]
+                states.append(h)
+            results += states[:: -1 if reverse else 1]
+        return torch.stack(results)
+
+    found, want = ours(a, b), loop(a, b)
+    torch.testing.assert_close(found, want)
+    assert torch.autograd.gradcheck(ours, (a, b))
+    endless = b.detach().clone()
+    endless[0 if not reverse else 5] = torch.inf
+    torch.testing.assert_close(ours(a, endless), loop(a, endless), equal_nan=True)
+    weights[5 if not reverse else 0] = torch.inf
+    for got, wanted in zip(
+        torch.autograd.grad(found, (a, b), weights),
+        torch.autograd.grad(want, (a, b), weights),
+        strict=True,
+    ):
+        others = slice(0, 2) if not reverse else slice(2, 6)
+        torch.testing.assert_close(got[others], wanted[others])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("heads", [[], [0], [3], [1, 2, 5], range(6)])
 def test_segments(heads, reverse, comm, rng):
     """Packed sequences, which begin at any rank; numbers that are not finite stay in theirs."""
@@ -817,6 +851,8 @@ def test_refusals(comm):
     everywhere(comm, TypeError, "bools", lambda: solve(segments=x[:, 0] if last else x[:, 0] > 0))
     everywhere(comm, ValueError, "segments has", lambda: solve(segments=x[0] > 0))
     everywhere(comm, ValueError, "op is 'median'", lambda: scans.scan(x, 0, "median"))
+    odd = functools.partial(scans.scan, x, 0, [] if last else "max", exclusive=True)
+    everywhere(comm, ValueError, "op is|disagree", odd)
     total = comm.size * len(x)
     for places, kind, message in (
         ([0.0, total], TypeError, "int32 or int64"),

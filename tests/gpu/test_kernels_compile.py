@@ -141,7 +141,7 @@ def test_every_width_of_keys_compiles_without_spills(arch):
 def test_look_ahead_warps_end_in_stages_of_their_own():
     """Also for tuples so large that little shared memory has room for few stages."""
     codes = [
-        code * k for code in "bhfdD" for k in range(2, 65) if np.dtype(code).itemsize * k <= 160
+        code * k for code in "bhfdD" for k in range(2, 65) if np.dtype(code).itemsize * k <= 168
     ]
     forms = [Form(), Form(segmented=True), Form(segmented=True, keys=np.dtype("u8"))]
     for code, arch, form in product(codes, ("80", "86", "90", "120"), forms):
@@ -156,7 +156,7 @@ def test_look_ahead_warps_end_in_stages_of_their_own():
 def test_columns_of_large_tuples_have_stages():
     """As many as a loader and the look-ahead warps need, in the little shared memory of totals."""
     codes = [
-        code * k for code in "bhfdD" for k in range(1, 65) if np.dtype(code).itemsize * k <= 160
+        code * k for code in "bhfdD" for k in range(1, 65) if np.dtype(code).itemsize * k <= 168
     ]
     for code, arch, inner in product(
         codes, ("80", "86", "90", "120"), (2, 20, 33, 64, 999, 1 << 14)

@@ -513,8 +513,8 @@ def test_faults_of_operators(comm, cut):
         everywhere(comm, (TypeError, ValueError), message, lambda op=op: distscan.scan(x, op))
     with pytest.raises(TypeError, match="arity= must be"):
         distscan.Operator("mine", np.minimum, arity=0)
-    for arity in (21, 65):
-        with pytest.raises(TypeError, match="at most 160 bytes in 64 arrays are possible"):
+    for arity in (22, 65):
+        with pytest.raises(TypeError, match="at most 168 bytes in 64 arrays are possible"):
             distscan.scan(
                 (ONE.astype("f8" if arity < 65 else "i1"),) * arity,
                 distscan.Operator("mine", MATRICES.numpy, arity=arity),
