@@ -25,7 +25,7 @@ WAYS = {
     "boxes": ((1, 1100, 256), 0, True),
     "boxes, the last strip is narrower": ((3, 400, 80), 0, True),
     "boxes, many scans": ((90, 7, 96), 0, True),
-    "elements": ((2, 500, 256), 4, False),
+    "elements": ((2, 250, 128), 4, False),
     "vectors": ((2, 1500, 63), 0, False),
     "a piece": ((2, 3000, 4), 0, False),
 }
