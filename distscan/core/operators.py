@@ -489,8 +489,8 @@ def _then_in_segments(earlier: Any, later: Any) -> Any:
 MAPS = Operator(
     "linear_recurrence", _then, "{b.x0 * a.x0, b.x0 * a.x1 + b.x1}", identity=(1, 0), arity=2
 )
-#: On GPUs, of columns: the maps g -> a (dh + g) of a recurrence's backward pass, from its factors a
-#: and the gradients dh. A scan stores gradients of a, of b, as kernels/columns/store.cuh says.
+#: The maps g -> a (dh + g) of a recurrence's backward pass, from factors a and gradients dh. GPUs
+#: alone scan them, down columns; kernels/columns/store.cuh says what they store.
 GRADIENT_MAPS = Operator(
     "gradients of linear_recurrence",
     _then,

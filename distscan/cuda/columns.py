@@ -144,8 +144,8 @@ def columns_policy(
         return int(min(static // beside, dynamic // stage, 12))
 
     rows, least = _most_rows(types, items, strips, sm_count, boxes), 3 if boxes and acc <= 16 else 4
-    if pairs and size >= 4:
-        rows = 5 if _has_gradients(types) else 7  # registers: of each row, that of h, too
+    if pairs and size >= 4 and not _has_gradients(types):
+        rows = 7
     elif sharing.loaders > 1:
         rows = min(rows, 11)
     while stages(rows) < least and rows > 3:
@@ -172,7 +172,7 @@ def _most_rows(types: Types, items: int, strips: Strips, sm_count: int, boxes: b
     if widest(types.x) < 4 and items > 1:
         # Unpacked, each row uses registers of its own.
         rows = min(rows, 11 if types.acc == ONE_WORD else 17)
-    return min(rows, 5) if _has_gradients(types) else rows
+    return min(rows, 5) if _has_gradients(types) else rows  # rows of h need registers, too
 
 
 def _has_gradients(types: Types) -> bool:

@@ -272,12 +272,11 @@ def test_recurrence(dim, reverse, comm, rng):
     assert torch.autograd.gradgradcheck(function, (a, b))
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("dim", [0, 1])
-def test_initial_and_last_state(dim, reverse, comm, rng):
-    shape = (5, 2) if dim == 0 else (2, 5)
-    a, b = drawn(rng, *shape).requires_grad_(), drawn(rng, *shape).requires_grad_()
-    first = drawn(rng, 2).requires_grad_()
+def from_state(multiply, dim, along, reverse, comm):
+    """Return the recurrence from a first state, and its loop: each returns the last state, too.
+
+    ``along`` is ``dim``, counted from the front.
+    """
 
     def both(a, b, first):
         last = None
@@ -288,16 +287,27 @@ def test_initial_and_last_state(dim, reverse, comm, rng):
             h, last = scans.linear_recurrence(a, b, initial=Replicated.apply(first), **form)
             return h
 
-        h = whole(solve, dim, comm)(a, b)
+        h = whole(solve, along, comm)(a, b)
         return h, Summed.apply(last) / comm.size
 
     def loop(a, b, first):
         h, states = first, []
-        for t in range(5)[:: -1 if reverse else 1]:
-            h = a.select(dim, t) * h + b.select(dim, t)
+        for t in range(b.shape[along])[:: -1 if reverse else 1]:
+            h = multiply(a.select(along, t), h) + b.select(along, t)
             states.append(h)
-        return torch.stack(states[:: -1 if reverse else 1], dim), h
+        return torch.stack(states[:: -1 if reverse else 1], along), h
 
+    return both, loop
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_initial_and_last_state(dim, reverse, comm, rng):
+    shape = (5, 2) if dim == 0 else (2, 5)
+    a, b = drawn(rng, *shape).requires_grad_(), drawn(rng, *shape).requires_grad_()
+    first = drawn(rng, 2).requires_grad_()
+
+    both, loop = from_state(torch.mul, dim, dim, reverse, comm)
     for got, want in zip(both(a, b, first), loop(a, b, first), strict=True):
         torch.testing.assert_close(got, want)
     assert torch.autograd.gradcheck(both, (a, b, first))
@@ -314,25 +324,8 @@ def test_matrices(size, dim, reverse, comm, rng):
     b, first = drawn(rng, *shape, size).requires_grad_(), drawn(rng, 2, size).requires_grad_()
     along = dim % 3
 
-    def both(a, b, first):
-        last = None
-
-        def solve(a, b):
-            nonlocal last
-            form = {"dim": dim, "reverse": reverse, "return_last": True}
-            h, last = scans.linear_recurrence(a, b, initial=Replicated.apply(first), **form)
-            return h
-
-        h = whole(solve, along, comm)(a, b)
-        return h, Summed.apply(last) / comm.size
-
-    def loop(a, b, first):
-        h, states = first, []
-        for t in range(6)[:: -1 if reverse else 1]:
-            h = (a.select(along, t) @ h.unsqueeze(-1)).squeeze(-1) + b.select(along, t)
-            states.append(h)
-        return torch.stack(states[:: -1 if reverse else 1], along), h
-
+    multiply = lambda a, h: (a @ h.unsqueeze(-1)).squeeze(-1)  # noqa: E731
+    both, loop = from_state(multiply, dim, along, reverse, comm)
     for got, want in zip(both(a, b, first), loop(a, b, first), strict=True):
         torch.testing.assert_close(got, want)
     weights = drawn(rng, *b.shape), drawn(rng, *first.shape)
