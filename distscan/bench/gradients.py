@@ -12,6 +12,9 @@ all. The bytes are those that each pass must move; n are those of one array of t
 PyTorch's ``associative_scan`` is beside the recurrence, not beside its backward pass: the memory of
 its own backward pass grows with the square of the length.
 
+A sample is 8 calls in a row, as those of a network's layers are: the host prepares the next call
+while the GPU works on this one.
+
 Elements are small integers, and factors are 1 or -1, so all results are exact.
 """
 
@@ -25,6 +28,7 @@ from .timing import Call
 from .uses import Peer, Place, Use, UseData
 
 _BATCH, _LENGTH, _IN_ALL, _FEATURES = 8, 1 << 16, 1 << 20, 256
+_CALLS = 8  # of a sample
 Function = Callable[..., Any]  # of tensors
 
 
@@ -36,7 +40,7 @@ def all_passes(ranks: int, most: int) -> list[Use]:
     size, text = batch * length * _FEATURES, f"[{batch}, {length}, {_FEATURES}]"
     again = int(ranks > 1)  # a shard is read once more, for its total
     return [
-        Use(kind, f"{title}, {text}", size, 4 * size * moved, partial(draw, shape))
+        Use(kind, f"{title}, {text}", size, 4 * size * moved, partial(draw, shape), loops=_CALLS)
         for kind, title, moved, draw in (
             ("cumsum", "cumsum", 2 + again, _sums),
             ("cumsum backward", "cumsum, backward", 2 + again, _sums_backward),

@@ -161,7 +161,7 @@ class UseTrial(Trial):
             row.moved = self.use.bytes
             with agreed(comm):
                 halves = [machine.xp.ones((2, row.moved // 2), np.uint8) for _ in sets]
-                return copies(machine, halves, binding.threads(None))
+                return self._in_a_row(copies(machine, halves, binding.threads(None)))
         prepare: Callable[..., Call] = partial(partial, data.call)
         if row.contender != OURS:
             prepare = partial(self._peers[row.contender].prepare, self._place)
@@ -178,6 +178,10 @@ class UseTrial(Trial):
             fault = data.fault(result, gathered)
             if fault:
                 raise CheckError(fault)
+        return self._in_a_row(calls)
+
+    def _in_a_row(self, calls: Sequence[Call]) -> list[Call]:
+        """Return what makes each call as often as one sample does."""
         return [partial(call_all, [call] * self.use.loops) for call in calls]
 
     def finish(self, entries: Sequence[Entry]) -> None:
@@ -185,7 +189,7 @@ class UseTrial(Trial):
         comm, machine, _ = self._place
         by_device = self.clock(machine.backend, comm.size) == "device_us"
         for entry in entries:
-            for samples in entry.samples:
+            for samples in (*entry.samples, *entry.copies):
                 samples[:] = [us / self.use.loops for us in samples]
         set_times(comm, entries)
         for entry in entries if self.use.bytes else ():

@@ -31,7 +31,7 @@ from .nccl import Communicator, GatheredOffset, GatheredRow, GatheredTotals
 from .peers import (
     CallOff,
     FaultWord,
-    Fill,
+    Fills,
     FusedScan,
     Inbox,
     OffsetRow,
@@ -59,6 +59,8 @@ class OnGpus(Strategy):
     #: Whether this GPU has taken part in as many exchanges as the others. They have no other number
     #: by which they could tell the totals of two calls apart.
     in_step = True
+    #: Whether the caller has connected the ranks.
+    is_connected = False
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``."""
@@ -193,7 +195,7 @@ class Fused(OnGpus):
 
     def connect(self, inbox: Inbox, release: Callable[[], object]) -> None:
         """Take inboxes, which are open. ``release`` is called when they are no longer needed."""
-        self.inbox, self._release = inbox, release
+        self.inbox, self._release, self.is_connected = inbox, release, True
 
     def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
         if work.reduce is None:
@@ -243,7 +245,7 @@ class FusedRows(Fused):
             reduce=columns.Reduce(op, types, n, form),
             exchange=RowExchange(op, registers, form, row),
             call_off=CallOff(),
-            fill=Fill(op, registers, self.size, row),
+            fills=Fills(op, types, self.size, row),
             total=row,
         )
 
@@ -251,7 +253,7 @@ class FusedRows(Fused):
         work.reduce.prepare(x, work.exchange.totals, 0)
         work.exchange.prepare(self.inbox)
         work.scan.prepare(x, out)
-        work.fill.prepare(out)
+        work.fills.prepare(out)
         if work.is_of_a_graph:
             self.inbox.is_captured = True
 
@@ -289,7 +291,7 @@ class Nccl(OnGpus):
 
     def connect(self, communicator: Communicator) -> None:
         """Take a communicator of all ranks, which is kept with MPI's."""
-        self._communicator, rank = communicator, communicator.rank
+        self._communicator, rank, self.is_connected = communicator, communicator.rank, True
         self._place = self._ranks - 1 - rank if self.form.reverse else rank
 
     def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
@@ -327,7 +329,7 @@ class NcclRows(Nccl):
             reduce=columns.Reduce(op, types, n, form),
             exchange=GatheredRow(op, registers, form, row),
             totals=GatheredTotals(-(-inner * registers.acc.itemsize // 8), self._ranks),
-            fill=Fill(op, registers, self.size, row),
+            fills=Fills(op, types, self.size, row),
             total=row,
             fault=self._fault,
         )
@@ -336,7 +338,7 @@ class NcclRows(Nccl):
         work.reduce.prepare(x, work.totals.sent, 0)
         work.exchange.prepare(work.totals, self._fault, self._place)
         work.scan.prepare(x, out)
-        work.fill.prepare(out)
+        work.fills.prepare(out)
 
     def _launch(self, work: Any, epoch: int, stream: Any) -> None:
         launch(work.reduce, stream)
@@ -352,4 +354,4 @@ def scan_rows(work: Any, epoch: int, stream: Any, *, seed: NDArray[Any] | None, 
     else:
         work.scan.take_offset(work.total.pointer, epoch)
     launch(work.scan, stream)
-    launch(work.fill, stream)
+    work.fills.launch(stream)

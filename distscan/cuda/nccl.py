@@ -130,7 +130,8 @@ class GatheredRow(Kernel):
 
     def __init__(self, op: Operator, types: Types, form: Form, offset: OffsetRow) -> None:
         """Compile. ``types`` are those in registers."""
-        macros = definitions(op, types, Form(reverse=form.reverse), threads=_THREADS)
+        totals = types._replace(out=types.acc)  # as in ``RowExchange``
+        macros = definitions(op, totals, Form(reverse=form.reverse), threads=_THREADS)
         super().__init__("gathered_row", macros, types.acc, _THREADS)
         self.blocks = -(-form.extents.inner // _THREADS)
         arguments = self.arguments

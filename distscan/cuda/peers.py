@@ -19,17 +19,18 @@ import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
+from ..core.arrays import FieldArrays
 from ..core.dtypes import Types
 from ..core.errors import RankError
 from ..core.form import Form
-from ..core.operators import Operator
+from ..core.operators import BUILTIN, GRADIENT_MAPS, Operator
 from ..core.steps import WAIT, wait_limit
 from .arguments import Peers, flagged, total_type, view
 from .definitions import definitions, register_types, settable
-from .kernel import Kernel
+from .kernel import Kernel, launch
 from .launches import Reduce, count_unaligned
 from .policy import LaunchConfig
-from .workspace import zeros
+from .workspace import field_of_row, zeros
 
 _LANES = 32
 _ROW_THREADS = 512
@@ -269,13 +270,18 @@ class OffsetRow:
         self.nbytes = int(self._row.nbytes + self._called_off.nbytes)
         self.pointer, self.called_off = int(self._row.data.ptr), int(self._called_off.data.ptr)
 
+    def field(self, acc: np.dtype[Any], name: str, inner: int) -> Any:
+        """View a field [inner] of the row, whose structures are ``acc``."""
+        return field_of_row(self._row, acc, name, inner)
+
 
 class RowExchange(Kernel):
     """The kernel of ``kernels/row_exchange.cu``: it exchanges a row of totals."""
 
     def __init__(self, op: Operator, types: Types, form: Form, offset: OffsetRow) -> None:
         """Compile, and allocate the row of totals. ``types`` are those in registers."""
-        macros = definitions(op, types, Form(), threads=_ROW_THREADS)
+        totals = types._replace(out=types.acc)  # the type of results may be declared elsewhere
+        macros = definitions(op, totals, Form(), threads=_ROW_THREADS)
         super().__init__("row_exchange", macros, types.acc, _ROW_THREADS)
         inner = form.extents.inner
         self._totals = cupy.empty(inner * types.acc.itemsize, np.uint8)
@@ -294,15 +300,36 @@ class RowExchange(Kernel):
 class Fill(Kernel):
     """The kernel of ``kernels/fill.cu``: it follows the scan of a call that may have no offset."""
 
-    def __init__(self, op: Operator, types: Types, n: int, offset: OffsetRow) -> None:
-        """Compile, for results [n]. ``types`` are those in registers."""
-        macros = definitions(op, types, Form(), threads=_FILL_THREADS)
-        super().__init__("fill", macros, types.acc, _FILL_THREADS)
+    def __init__(self, dtype: np.dtype[Any], n: int, offset: OffsetRow) -> None:
+        """Compile, for results [n] of a type."""
+        types = Types(dtype, dtype, dtype)
+        macros = definitions(BUILTIN["sum"], types, Form(), threads=_FILL_THREADS)
+        super().__init__("fill", macros, dtype, _FILL_THREADS)
         self.arguments.n, self.arguments.called_off = n, offset.called_off
 
+
+class Fills:
+    """The kernels that fill the results of a call: one for each array."""
+
+    nbytes = 0
+
+    def __init__(self, op: Operator, types: Types, n: int, offset: OffsetRow) -> None:
+        """Compile, for arrays [n] of results."""
+        names = types.out.names or ()
+        stored = names[:2] if op is GRADIENT_MAPS else names  # the third one is read
+        each = [types.out[name] for name in stored] or [types.out]
+        self._kernels = [Fill(dtype, n, offset) for dtype in each]
+
     def prepare(self, y: Any) -> None:
-        """Set the results."""
-        self.arguments.y = y.data.ptr
+        """Set the results: an array, or one for each field."""
+        results = y.addresses if isinstance(y, FieldArrays) else [y.data.ptr]
+        for kernel, pointer in zip(self._kernels, results, strict=False):
+            kernel.arguments.y = pointer
+
+    def launch(self, stream: Any) -> None:
+        """Queue the kernels."""
+        for kernel in self._kernels:
+            launch(kernel, stream)
 
 
 def set_exchange(

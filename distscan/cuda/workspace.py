@@ -93,6 +93,10 @@ class Row:
         """Bytes of memory on the GPU and on the host."""
         return int(self._row.nbytes) + self._host.nbytes
 
+    def field(self, acc: np.dtype[Any], name: str, inner: int) -> Any:
+        """View a field [inner] of the row on the GPU, whose structures are ``acc``."""
+        return field_of_row(self._row, acc, name, inner)
+
     def bring(self) -> None:
         """Queue copies of the first pieces to the host, after the work that is queued already."""
         for i in range(len(self._host)):
@@ -167,6 +171,13 @@ class Row:
             settable(host)[...] = offset
         on_gpu, on_host, size = self._addresses(i)
         on_gpu.copy_from_host_async(on_host, size)
+
+
+def field_of_row(row: Any, acc: np.dtype[Any], name: str, inner: int) -> Any:
+    """View a field [inner] of structures ``acc``, in memory of bytes on a GPU."""
+    fields: Any = acc.fields
+    dtype, begin = fields[name][:2]
+    return cupy.ndarray(inner, dtype, row.data + begin, (acc.itemsize,))
 
 
 # ---- the memory of a plan --------------------------------------------------------------------

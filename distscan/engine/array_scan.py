@@ -26,7 +26,7 @@ from ..mpi.communicators import MPI, Comm
 from ..mpi.handshake import Handshake
 from ..options import ScanRequest
 from . import cache
-from .shard_scan import ShardScan, make
+from .shard_scan import GPU_STRATEGIES, PeerAccess, ShardScan, make
 
 _NUMBERS = {bool, int, float, complex}
 
@@ -41,7 +41,7 @@ class CollectiveCall:
     def __init__(self, part: ShardScan, comm: Comm) -> None:
         self.part, self._comm = part, comm
         self._pending: Pending | None = None
-        self._offset: Any = part.form.seed
+        self.offset: Any = part.form.seed  # what comes before the shard
         self._started = False
         self.fault: BaseException | None = None
 
@@ -78,7 +78,7 @@ class CollectiveCall:
         """Exchange the totals: find this rank's offset, the total of all earlier ranks."""
         exscan, comm = self.part.exscan, self._comm
         try:
-            self._offset = exscan.wait(comm) if self._started else exscan(comm, self._pending)
+            self.offset = exscan.wait(comm) if self._started else exscan(comm, self._pending)
         except BaseException as fault:
             if self.fault is None:
                 self.fault = fault
@@ -88,21 +88,25 @@ class CollectiveCall:
         """Scan the shard, seeded with the offset; raise the fault of an earlier step."""
         if self.fault is not None:
             raise self.fault
-        self.part.steps.finish(self._pending, self._offset)
+        self.part.steps.finish(self._pending, self.offset)
 
 
-def run(part: ShardScan, agreement: Agreement, x: Any, out: Any, segments: Any = None) -> None:
-    """Scan ``x`` into ``out``; collective. If one rank has a fault, every rank raises it.
+def run(part: ShardScan, agreement: Agreement, x: Any, out: Any, segments: Any = None) -> Any:
+    """Scan ``x`` into ``out``, and return the offset; collective.
+
+    If one rank has a fault, every rank raises it.
 
     The open step of the agreement has the arguments: the ranks compare them, and whether any rank
     has elements. Meanwhile a GPU finds the total. The last step stays open: so what the caller does
     with the result is agreed on, too.
     """
+    if part.strategy in GPU_STRATEGIES:
+        return _run_on_gpus(part, agreement, x, out, segments)
     call = CollectiveCall(part, agreement.comm)
     call.begin(x, out, segments)
     if not agreement.several:
         call.finish()
-        return
+        return call.offset
     agreement.settle()
     if part.exscan.long:  # buffers for the exchange of long rows
         agreement.begin()
@@ -112,12 +116,39 @@ def run(part: ShardScan, agreement: Agreement, x: Any, out: Any, segments: Any =
     if agreement.has_elements and part.across:
         call.exchange()
     call.finish()
+    return call.offset
 
 
-def scan_array(call: Agreement, request: ScanRequest) -> Any:
+def _run_on_gpus(
+    part: ShardScan, agreement: Agreement, x: Any, out: Any, segments: Any = None
+) -> Any:
+    """Do the same where the GPUs exchange totals themselves: all is queued when all ranks agree.
+
+    So no GPU waits for a rank that does not come. Nor does a host wait for its GPU.
+    """
+    steps: Any = part.steps
+    call: Any = steps.begin(x, out, segments) if steps.is_connected else None
+    agreement.contribution = int(call is None)
+    agreement.settle()
+    if any(agreement.contributions()):  # of some rank it is the first call, so all connect
+        from .peers import connect  # noqa: PLC0415 - it needs CuPy
+
+        connect(part, agreement.comm)
+        agreement.begin()
+        call = steps.begin(x, out, segments)
+        agreement.settle()
+    agreement.begin()
+    steps.finish(call, None)
+    first = agreement.comm.size - 1 if part.form.reverse else 0
+    return part.form.seed if agreement.comm.rank == first else call.work.total
+
+
+def scan_array(call: Agreement, request: ScanRequest, peers: PeerAccess | None = None) -> Any:
     """Scan the shards of one array by an operator, and return the result; collective.
 
-    The step of the agreement that is open has the arguments; the last step stays open.
+    The step of the agreement that is open has the arguments; the last step stays open. With
+    ``peers``, which ``peers.prove`` has found, the ranks' GPUs exchange totals themselves where
+    there are kernels for it.
     """
     x, out, segments = request[:3]
     if x is None:
@@ -127,16 +158,20 @@ def scan_array(call: Agreement, request: ScanRequest) -> Any:
     flags = None if segments is None else arrays.as_native(segments, "segments")
     native = [array, target, flags]
     if type(array) is np.ndarray:
-        return _scan_native(call, request, native, None, None)
+        return _scan_native(call, request, native, (None, None), peers)
     gpu, device, stream = arrays.where(array)
     with device:
-        return _scan_native(call, request, native, gpu, stream)
+        return _scan_native(call, request, native, (gpu, stream), peers)
 
 
 def _scan_native(
-    call: Agreement, request: ScanRequest, native: list[Any], gpu: int | None, stream: int | None
+    call: Agreement,
+    request: ScanRequest,
+    native: list[Any],
+    place: tuple[int | None, int | None],
+    peers: PeerAccess | None,
 ) -> Any:
-    """Do the same on the current GPU and stream; ``native`` are NumPy or CuPy arrays."""
+    """Do the same at a place, the current GPU and stream; ``native`` are NumPy or CuPy arrays."""
     x, out, segments, options, run_options = request
     array, target, flags = native
     ranks, initial = call.comm.size, options.initial
@@ -144,9 +179,9 @@ def _scan_native(
     if initial is not None:
         bits = (pickle.dumps if type(initial) in _NUMBERS else cache.bits_of)(initial)
     key: tuple[Any, ...] = (
-        gpu,
-        stream,
+        *place,
         ranks,
+        peers,
         options if initial is None else options[:-1],
         bits,
         run_options,
@@ -155,7 +190,7 @@ def _scan_native(
     if target is not None or flags is not None:
         key = *key, _kind(out, target), None if flags is None else _kind(segments, flags)
     known, kind = cache.acquire(key)
-    setup = known or set_up(request, native, gpu, ranks)
+    setup = known or set_up(request, native, place[0], ranks, peers)
     locate = None if call.several or target is None or flags is not None else setup.locate
     addresses = None if locate is None else (locate(array), locate(target))
     if addresses and addresses == setup.addresses and setup.part.steps.repeat():
@@ -250,7 +285,13 @@ class ArraySetup:
         return self.part.nbytes
 
 
-def set_up(request: ScanRequest, native: list[Any], gpu: int | None, ranks: int) -> ArraySetup:
+def set_up(
+    request: ScanRequest,
+    native: list[Any],
+    gpu: int | None,
+    ranks: int,
+    peers: PeerAccess | None = None,
+) -> ArraySetup:
     """Check the arguments of ``scan`` and decide how to scan; local.
 
     ``native`` are the NumPy or CuPy arrays over the memory of x, out and segments. Raises
@@ -267,7 +308,9 @@ def set_up(request: ScanRequest, native: list[Any], gpu: int | None, ranks: int)
     extents = Extents.of(array.shape, options.axis, order)
     options = options._replace(segments=None if flags is None else flags.dtype)
     wanted = None if target is None else target.dtype
-    part = make(extents, array.dtype, gpu, options, run_options, out=wanted, ranks=ranks)
+    part = make(
+        extents, array.dtype, gpu, options, run_options, out=wanted, ranks=ranks, peers=peers
+    )
     shape = extents.result_shape
     if target is not None and target.shape != shape:
         raise ValueError(f"out has shape {target.shape}; the result has {shape}")

@@ -1,9 +1,10 @@
 """The set-up of GPUs that exchange totals themselves: whether they can, and how."""
 
+import functools
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 import cupy
@@ -46,6 +47,38 @@ def prove(comm: Comm, strategy: str, *, some: bool, reverse: bool) -> PeerAccess
         return PeerAccess("", Handshake(comm, reverse=reverse) if strategy == "auto" else None)
     except (OSError, NotImplementedError) as error:  # on every rank
         return PeerAccess(str(error), None)
+
+
+class _Proof(NamedTuple):
+    """The latest result of ``prove`` for a communicator, and the GPU that this rank had."""
+
+    gpu: int
+    peers: PeerAccess
+
+
+def is_proven(comm: Comm, gpu: int) -> bool:
+    """Return whether ``access`` knows the result of ``prove`` for this GPU; local."""
+    proof: Any = comm.Get_attr(_key_of_proofs())
+    return proof is not None and proof.gpu == gpu
+
+
+def access(comm: Comm, gpu: int, *, known: bool) -> PeerAccess:
+    """Return whether the GPUs of all ranks can exchange totals themselves; the same on every rank.
+
+    Each rank has elements on its ``gpu``. With ``known``, ``is_proven`` holds on every rank. Else
+    it is found out, which is collective, and kept with ``comm``.
+    """
+    if not known:
+        with cupy.cuda.Device(gpu):
+            peers = prove(comm, "fused", some=True, reverse=False)
+        comm.Set_attr(_key_of_proofs(), _Proof(gpu, peers._replace(of=object())))
+    return cast(_Proof, comm.Get_attr(_key_of_proofs())).peers
+
+
+@functools.cache
+def _key_of_proofs() -> int:
+    """Return the key of the attribute that holds the ``_Proof`` of a communicator."""
+    return communicators.MPI.Comm.Create_keyval()
 
 
 def connect(scan: ShardScan, comm: Comm) -> None:

@@ -28,7 +28,9 @@ class PeerAccess(NamedTuple):
     """Whether the ranks' GPUs can exchange totals themselves, as ``peers.prove`` finds out."""
 
     fault: str  # why they cannot; empty if they can
-    handshake: Handshake | None  # of their hosts, for calls that nobody has asked to be "fused"
+    #: Of their hosts, for plans that nobody has asked to be "fused", and whose calls do not agree.
+    handshake: Handshake | None
+    of: object = None  # one object for each communicator, which tells them apart in keys of caches
 
 
 @dataclass(eq=False)
@@ -141,9 +143,7 @@ def make(
         made = CheckedSteps(made, op.check)
     across = extents.goes_on and ranks > 1
     exscan: Exscan | Handshake
-    if follows_hosts:
-        assert peers is not None
-        assert peers.handshake is not None
+    if follows_hosts and peers is not None and peers.handshake is not None:
         exscan = peers.handshake
     else:
         across = across and strategy not in GPU_STRATEGIES
@@ -219,15 +219,18 @@ def _fault_of_gpus(peers: PeerAccess | None, fault_of_scan: str) -> str:
 
 def _fault_of_scan(op: Operator, types: Types, form: Form, segments: np.dtype[Any] | None) -> str:
     """Return why GPUs exchange no totals of such scans themselves; empty if they do."""
+    rows = form.extents.inner > 1
     if isinstance(op, DigitSum | FixedSum):
         return "it has no exact sums"
     if form.segmented and form.keys is None and segments != np.bool_:
         return f"its kernels do not compare keys of type {segments}"
     if form.segmented and form.keys is None and form.reverse:
         return "it takes no flags of segments in a reverse scan, only keys"
+    if form.seed is not None and form.seed.ndim > 0:
+        return "it takes one initial value, not a row"
     if form.extents.inner * types.acc.itemsize > LONGEST_ROW:
         return f"a row of totals has more than {LONGEST_ROW >> 10} KiB"
-    return "it takes no tuples of arrays" if types.x.names else ""
+    return "it takes tuples of arrays in columns only" if types.x.names and not rows else ""
 
 
 def _strategy(

@@ -20,7 +20,7 @@ from ..mpi.agree import Agreement, Terms
 from ..options import RunOptions, ScanOptions, ScanRequest
 from . import cache
 from .array_scan import check_memory, check_out, run
-from .shard_scan import ShardScan, make
+from .shard_scan import PeerAccess, ShardScan, make
 
 DEFAULT = RunOptions()
 
@@ -59,12 +59,14 @@ class TupleScan:
         check: Callable[[], None] = lambda: None,
         types: tuple[np.dtype[Any] | None, np.dtype[Any] | None] = (None, None),
         ranks: int,
+        peers: PeerAccess | None = None,
     ) -> None:
         """Check and prepare; local. All arrays are NumPy's, or CuPy's on one GPU.
 
         ``given`` are what the caller passed for ``x``, ``targets`` and ``flags``. ``check`` checks
         them; it is called once for all calls with arrays of the same kind. ``types`` are those of
-        the running value and of the result; None are the operator's own.
+        the running value and of the result; None are the operator's own, and those of ``targets``.
+        For ``peers`` see ``scan_array``.
         """
         self._x, self._targets, self._flags = x, targets, flags
         to = () if targets is None else targets
@@ -77,7 +79,16 @@ class TupleScan:
             bits: Hashable = object()
             if self._cached:
                 bits = None if initial is None else cache.bits_of(initial)
-            asked = *options[:-1], bits, run_options, targets is None, flags is None, types, ranks
+            asked = (
+                *options[:-1],
+                bits,
+                run_options,
+                targets is None,
+                flags is None,
+                types,
+                ranks,
+                peers,
+            )
             self._key = stream, *asked, *map(_kind, every), *map(type, given)
             known, self._of_kind = cache.acquire(self._key)
             if known is None:
@@ -85,7 +96,7 @@ class TupleScan:
                 if flags is not None:
                     check_memory("segments", flags, x[0])
                     check_shape(flags, x[0])
-                known = self._set_up(options, run_options, given, types, ranks)
+                known = self._set_up(options, run_options, given, types, ranks=ranks, peers=peers)
             self.setup: TupleSetup = known
             self.part, self.terms = known.part, known.terms
             if flags is not None and flags.ndim != 1:
@@ -101,14 +112,16 @@ class TupleScan:
         run_options: RunOptions,
         given: Sequence[Any],
         types: tuple[np.dtype[Any] | None, np.dtype[Any] | None],
+        *,
         ranks: int,
+        peers: PeerAccess | None,
     ) -> TupleSetup:
         """Decide how such arrays are scanned; CPUs scan structures of the running values."""
         x, targets, flags = self._x, self._targets, self._flags
         op = options.op
         gpu, native = arrays.gpu(x[0]), (*x, *(targets or ()))
         stored = dtypes.fields([array.dtype for array in x])
-        if targets is not None:
+        if targets is not None and types[1] is None:
             types = types[0], dtypes.fields([target.dtype for target in targets])
         whole = dtypes.resolve(op, stored, *types)
         read = stored if gpu is not None else fields_read(op, whole)
@@ -123,7 +136,7 @@ class TupleScan:
         converters = [arrays.converter(each) for each in given[: len(x)]]
         segments = None if flags is None else flags.dtype
         options = options._replace(dtype=whole.acc, segments=segments)
-        part = make(extents, source, gpu, options, run_options, out=out, ranks=ranks)
+        part = make(extents, source, gpu, options, run_options, out=out, ranks=ranks, peers=peers)
         terms = part.terms | {"the dtype of x": stored, "the dtype of the result": whole.out}
         return TupleSetup(
             part,
@@ -194,10 +207,11 @@ class TupleScan:
     def run(self, call: Agreement) -> Sequence[Any]:
         """Scan, and return the results, in the shape of the result; collective.
 
-        It leaves a step of the agreement open.
+        It leaves a step of the agreement open. ``offset`` is then the total of all earlier ranks,
+        until the next scan of such arrays: None, a structure, or those of a row.
         """
         with self.device:
-            run(self.part, call, self._shard, self._results, self._flags)
+            self.offset = run(self.part, call, self._shard, self._results, self._flags)
             if self._cached:
                 cache.release(self._key, self.setup, self._of_kind)
             results = self._results

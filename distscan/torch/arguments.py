@@ -8,8 +8,10 @@ import torch
 
 from ..core.errors import DisagreementError
 from ..core.steps import wait_limit
+from ..engine.shard_scan import PeerAccess
 from ..mpi.agree import Agreement, Terms, collective, mark_collective
 from ..mpi.communicators import Comm, gradients
+from ..mpi.torch_group import TorchComm
 from .exchange import Direction
 from .passes import Present
 
@@ -95,11 +97,12 @@ def begin(
     if needs is None:
         inputs = tensors if initial is None else (*tensors, initial)
         needs = enabled and any(tensor.requires_grad for tensor in inputs)
-    call.contribution = (site + 1 << _SITE) + 2 * length + needs
+    gpu = _gpu(call.comm, tensors[-1], length) if call.several else _NO_GPU
+    call.contribution = (site + 1 << _SITE) + (length << _LENGTH) + (gpu << 1) + needs
     call.settle()
-    numbers = call.contributions()
-    ranks = _without_sites(name, numbers)
-    lengths = tuple(number // 2 for number in ranks)
+    ranks = _without_sites(name, call.contributions())
+    lengths = tuple(number >> _LENGTH for number in ranks)
+    lowest = min(number >> 1 & 3 for number in ranks)
     plain_form = initial is segments is cu_seqlens is None
     direction = Direction(
         call.comm,
@@ -109,14 +112,42 @@ def begin(
         segments,
         bool(return_indices),
         in_place=not (call.several or matrices) and plain_form and dim % tensors[-1].ndim > 0,
+        peers=None if lowest == _NO_GPU else _peers(call.comm, tensors[-1], lowest),
     )
-    if any(number % 2 for number in ranks):
+    if any(number & 1 for number in ranks):
         gradients(call.comm)  # made here, where all ranks are
         if not needs:
             there = torch.zeros((), requires_grad=True)
             tensors = (Present.apply(tensors[0], there), *tensors[1:])
-    call.begin()
     return tensors, direction
+
+
+# Whether GPUs may exchange totals themselves, as a rank contributes it, beside its length.
+_NO_GPU, _UNPROVEN, _PROVEN = range(3)
+_LENGTH = 3  # the bit of a contribution from which on it has the length
+
+
+def _gpu(comm: Comm, x: Tensor, length: int) -> int:
+    """Return what this rank knows of its GPU."""
+    if not x.is_cuda or not length or isinstance(comm, TorchComm):
+        return _NO_GPU
+    from ..engine.peers import is_proven  # noqa: PLC0415 - it needs CuPy
+
+    return _PROVEN if is_proven(comm, x.device.index) else _UNPROVEN
+
+
+def known_peers(comm: Comm, x: Tensor, lengths: tuple[int, ...]) -> PeerAccess | None:
+    """Return what the forward pass has found of the ranks' GPUs."""
+    if len(lengths) < 2 or _gpu(comm, x, min(lengths)) != _PROVEN:
+        return None
+    return _peers(comm, x, _PROVEN)
+
+
+def _peers(comm: Comm, x: Tensor, lowest: int) -> PeerAccess:
+    """Return whether the ranks' GPUs can exchange totals themselves; collective."""
+    from ..engine.peers import access  # noqa: PLC0415 - it needs CuPy
+
+    return access(comm, x.device.index, known=lowest == _PROVEN)
 
 
 _MOST_MATRIX = 4  # rows
@@ -143,7 +174,7 @@ def _without_sites(name: str, numbers: list[int]) -> list[int]:
                 "must compile one program"
             )
         )
-    if sites and len({number % 2 for number in ranks}) > 1:
+    if sites and len({number & 1 for number in ranks}) > 1:
         raise mark_collective(
             ValueError(f"{name} in torch.compile: all ranks' tensors need gradients, or none does")
         )

@@ -18,8 +18,8 @@ from torch._guards import TracingContext
 
 from ..mpi.communicators import MPI, Comm, communicator
 from ..mpi.torch_group import TorchComm
-from .arguments import as_rows, begin, from_rows, working_type
-from .exchange import Direction
+from .arguments import as_rows, begin, from_rows, known_peers, working_type
+from .exchange import Direction, wide_type
 from .passes import LogSum, Maximum, Minimum, Product, Recurrence, Sum
 
 Tensor = Any
@@ -134,6 +134,11 @@ class _Form(NamedTuple):
         """Whether the last result says which elements have won."""
         return self.function in {"cummax", "cummin"}
 
+    @property
+    def has_state(self) -> bool:
+        """Whether the last result is the state before a rank's first element."""
+        return self.function == "linear_recurrence" and "segments" not in self.words
+
     def split(self, tensors: list[Tensor]) -> tuple[list[Tensor], Any, Any]:
         """Return the tensors without the last ones: the first state and the segments, or None."""
         rest = list(tensors)
@@ -142,11 +147,24 @@ class _Form(NamedTuple):
         return rest, initial, segments
 
     def rows(self, tensors: list[Tensor], initial: Any, way: Direction) -> list[Tensor]:
-        """Return the arguments of a pass, or what it has kept."""
+        """Return the arguments of a pass."""
         rows = [as_rows(tensor, self.dim, way) for tensor in tensors]
         if self.function == "linear_recurrence":
             rows.append(None if initial is None else initial.to(rows[0]).reshape(-1))
         return rows
+
+    def saved(self, kept: list[Tensor], initial: Any, way: Direction) -> list[Any]:
+        """Return what a pass has saved."""
+        if self.function != "linear_recurrence":
+            return self.rows(kept, initial, way)
+        rows = self.rows(kept[:2], initial, way)
+        several = self.has_state and len(way.lengths) > 1
+        return [*rows, kept[-1] if several else rows[-1]]
+
+    def state(self, x: Tensor) -> Tensor:
+        """Return the state 0 before the first element of ``x``."""
+        columns = x.shape.numel() // max(x.shape[self.dim], 1)
+        return x.new_zeros(columns, dtype=wide_type(x.dtype))
 
 
 # ---- the operators -------------------------------------------------------------------------------
@@ -155,8 +173,9 @@ class _Form(NamedTuple):
 class _Context:
     """What autograd's context is to a pass."""
 
-    saved_tensors: tuple[Tensor, ...] = ()
+    saved_tensors: tuple[Any, ...] = ()
     way: Any = None
+    needs_input_grad = (True,)
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         self.saved_tensors = tensors
@@ -179,7 +198,7 @@ _PASSES = {
     "cummax": _Pass(Maximum, lambda inputs, results: results[-1:]),
     "cummin": _Pass(Minimum, lambda inputs, results: results[-1:]),
     "linear_recurrence": _Pass(
-        Recurrence, lambda inputs, results: [inputs[0], results[0], *inputs[2:]]
+        Recurrence, lambda inputs, results: [inputs[0], *results, *inputs[2:]]
     ),
 }
 
@@ -212,6 +231,9 @@ def _scan(
         made = made if isinstance(made, tuple) else (made,)
         made = (*made, *context.saved_tensors) if asked.marks_winners else made
         results = [from_rows(rows, inputs[0], asked.dim).contiguous() for rows in made]
+        if asked.has_state:
+            *_, state = context.saved_tensors
+            results.append(asked.state(inputs[0]) if state is None else state.clone())
         return [*results, torch.tensor(way.lengths, dtype=torch.int64)]
 
 
@@ -222,6 +244,7 @@ def _(tensors: list[Tensor], form: str, comm: str, site: int, needs: bool) -> li
     types += [torch.int64] if "return_indices" in asked.words else []
     types += [torch.bool] if asked.marks_winners else []
     results = [torch.empty(x.shape, dtype=dtype, device=x.device) for dtype in types]
+    results += [asked.state(x)] if asked.has_state else []
     return [*results, torch.empty(int(comm.split(maxsplit=1)[0]), dtype=torch.int64)]
 
 
@@ -240,9 +263,10 @@ def _gradient(
         segments,
         in_place=len(ranks) == 1 and initial is segments is None and asked.dim % dy.ndim > 0,
     )
+    way = way._replace(peers=known_peers(way.comm, dy, ranks))
     with torch.no_grad():
         context = _Context()
-        context.way, context.saved_tensors = way, tuple(asked.rows(tensors, initial, way))
+        context.way, context.saved_tensors = way, tuple(asked.saved(tensors, initial, way))
         found = _PASSES[asked.function].function.backward(context, as_rows(dy, asked.dim, way))
         gradients = [from_rows(rows, dy, asked.dim).contiguous() for rows in found[: asked.inputs]]
         if initial is not None:

@@ -1,15 +1,25 @@
-"""What the passes exchange: scans of rows, and single rows."""
+"""What the passes do together: scans of rows, recurrences, and the exchange of single rows.
+
+Kernels read and write the tensors' own memory, on PyTorch's current stream.
+"""
 
 import functools
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ..core import arrays
 from ..core.operators import BUILTIN, Operator
-from ..mpi.agree import Agreement, Terms, collective
+from ..engine.array_scan import scan_array
+from ..engine.shard_scan import PeerAccess
+from ..mpi.agree import Agreement, Terms, body, collective
 from ..mpi.communicators import MPI, Comm
+from ..options import ScanRequest
 from ..scan import scan
+from ..uses import recurrence
 
 Tensor = Any
 
@@ -24,6 +34,7 @@ class Direction(NamedTuple):
     segments: Tensor | None = None  # bools [n], where independent recurrences begin
     indices: bool = False  # whether to find the indices of maxima and minima
     in_place: bool = False  # whether rows are [outer, n, m], on one rank
+    peers: PeerAccess | None = None  # of GPUs that exchange totals themselves
 
     def ranks(self) -> list[int]:
         """Return the ranks that have rows, in the order of the scan."""
@@ -35,14 +46,188 @@ class Direction(NamedTuple):
         return self._replace(reverse=not self.reverse)
 
 
+# ---- tensors as native arrays ----------------------------------------------------------------
+
+
+def native(x: Tensor) -> Any:
+    """Return a NumPy or CuPy array over the memory of a tensor; of a copy if it is not plain.
+
+    PyTorch's and CuPy's own conversions by DLPack take 80 us.
+    """
+    x = plain(x)
+    if not x.is_cuda:
+        if x.dtype != torch.bfloat16:
+            return x.numpy()
+        import ml_dtypes  # noqa: PLC0415 - only bfloat16 needs it
+
+        return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    import cupy  # noqa: PLC0415 - only tensors on a GPU need it
+
+    memory = cupy.cuda.UnownedMemory(x.data_ptr(), x.nbytes, x, x.device.index)
+    return cupy.ndarray(x.shape, _dtype(x.dtype), cupy.cuda.MemoryPointer(memory, 0))
+
+
+@functools.cache
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    """Return NumPy's type for PyTorch's."""
+    kind: np.dtype[Any] = native(torch.empty(0, dtype=dtype)).dtype
+    return kind
+
+
+def plain(x: Tensor) -> Tensor:
+    """Return the numbers of a tensor in memory, one after the other, without its history."""
+    return x.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def on_stream(x: Tensor) -> AbstractContextManager[Any]:
+    """Return a context in which PyTorch's current stream of the GPU of ``x`` is CuPy's, too."""
+    if not x.is_cuda:
+        return nullcontext()
+    import cupy  # noqa: PLC0415 - only tensors on a GPU need it
+
+    gpu = x.device.index
+    stream = torch.cuda.current_stream(gpu).cuda_stream
+    if cupy.cuda.get_current_stream(gpu).ptr == stream:
+        return nullcontext()
+    context: AbstractContextManager[Any] = _stream(stream, gpu)
+    return context
+
+
+@functools.cache  # PyTorch has some tens of streams
+def _stream(pointer: int, gpu: int) -> Any:
+    cuda = sys.modules["cupy"].cuda
+    return cuda.ExternalStream(pointer, gpu) if pointer else cuda.Stream.null
+
+
+# ---- scans and recurrences of rows -----------------------------------------------------------
+
+
 def scan_rows(x: Tensor, op: str, way: Direction) -> Tensor:
     """Scan rows [..., n, m] along n; those with segments are [n, m], and not exclusive."""
-    comm, reverse, exclusive = way.comm, way.reverse, way.exclusive
     if way.segments is None:
-        return scan(plain(x), op, axis=x.ndim - 2, comm=comm, exclusive=exclusive, reverse=reverse)
-    pair = plain(x), plain(heads_in_order(way).expand(x.shape))
-    y: Tensor = scan(pair, _in_segments(op), axis=0, comm=comm, reverse=reverse)[0]
+        return _scan(x, op, way, comm=way.comm)
+    return _scan_in_segments(x, heads_in_order(way), op, way, comm=way.comm)
+
+
+@collective
+def _scan(call: Agreement, x: Tensor, op: str, way: Direction, *, comm: Comm) -> Tensor:
+    """Scan rows [..., n, m] along n."""
+    with on_stream(x):
+        x, y = plain(x), torch.empty_like(x, memory_format=torch.contiguous_format)
+        asked = {"axis": x.ndim - 2, "exclusive": way.exclusive, "reverse": way.reverse}
+        request = ScanRequest.parse(native(x), native(y), None, None, {"op": op, **asked})
+        scan_array(call, request, way.peers)
     return y
+
+
+@collective
+def _scan_in_segments(
+    call: Agreement, x: Tensor, heads: Tensor, op: str, way: Direction, *, comm: Comm
+) -> Tensor:
+    """Scan rows [n, m] along n; ``heads`` [n, 1] say where segments begin."""
+    with on_stream(x):
+        results = torch.empty_like(x), torch.empty(x.shape, dtype=torch.bool, device=x.device)
+        body(scan)(
+            call,
+            (native(x), native(heads.expand(x.shape))),
+            _in_segments(op),
+            axis=0,
+            comm=comm,
+            reverse=way.reverse,
+            out=tuple(map(native, results)),
+        )
+    return results[0]
+
+
+def wide_type(dtype: Any) -> Any:
+    """Return the type of the running values of a recurrence."""
+    return torch.float32 if dtype.itemsize == 2 else dtype
+
+
+@collective
+def solve_rows(
+    call: Agreement,
+    a: Tensor,
+    b: Tensor,
+    first: Tensor | None,
+    way: Direction,
+    *,
+    comm: Comm,
+    before: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Solve recurrences of rows [..., n, m]; return h, and the state before the first row.
+
+    The second is ``first`` on one rank, on CPUs, and without ``before``.
+    """
+    with on_stream(b):
+        h = torch.empty_like(b, memory_format=torch.contiguous_format)
+        state = None
+        if before and call.several and b.is_cuda:
+            wide = wide_type(b.dtype)
+            state = b.new_zeros(b.shape[-1], dtype=wide)
+            if first is not None:
+                state.copy_(first)
+        recurrence.solve_rows(
+            call,
+            native(a),
+            native(b),
+            native(h),
+            reverse=way.reverse,
+            initial=None if first is None else native(first.cpu()),
+            before=None if state is None else native(state),
+            peers=way.peers if first is None else None,
+        )
+    return h, first if state is None else state
+
+
+@collective
+def solve_in_segments(
+    call: Agreement, a: Tensor, b: Tensor, way: Direction, *, comm: Comm
+) -> Tensor:
+    """Solve recurrences of rows [n, m] in segments, the state before each of which is 0."""
+    with on_stream(b):
+        h = body(recurrence.linear_recurrence)(
+            call,
+            native(a),
+            native(b),
+            comm=comm,
+            reverse=way.reverse,
+            segments=native(way.segments),
+        )
+        return tensor(h, b)
+
+
+@collective
+def find_gradients(
+    call: Agreement, a: Tensor, h: Tensor, dh: Tensor, way: Direction, *, comm: Comm
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the factors and of the terms of a recurrence, on GPUs.
+
+    That of the first factor of this rank is as if the state before it were 0.
+    """
+    with on_stream(dh):
+        da, db = (torch.empty_like(h, memory_format=torch.contiguous_format) for _ in range(2))
+        form: Any = {"reverse": way.reverse, "peers": way.peers}
+        results = native(da), native(db)
+        recurrence.find_gradients(call, native(a), native(h), native(dh), results, **form)
+    return da, db
+
+
+@collective
+def solve_matrices(
+    call: Agreement, a: Tensor, b: Tensor, heads: Tensor | None, way: Direction, *, comm: Comm
+) -> Tensor:
+    """Solve recurrences of rows of matrices [n, m, k, k] and of vectors [n, m, k]."""
+    with on_stream(b):
+        starts = None if heads is None else native(heads.expand(b.shape[:2]))
+        h = recurrence.solve_matrices(call, native(a), native(b), starts, reverse=way.reverse)
+        return tensor(h, b)
+
+
+def tensor(array: Any, like: Tensor) -> Tensor:
+    """Return a tensor over the memory of an array, which is on the device of ``like``."""
+    convert = arrays.converter(like)
+    return array if convert is None else convert(array)
 
 
 def heads_in_order(way: Direction) -> Tensor:
@@ -69,9 +254,7 @@ def _in_segments(name: str) -> Operator:
     return Operator(f"{name} in segments", combine, f"b.x1 ? b : T{{{text}, a.x1}}", arity=2)
 
 
-def plain(x: Tensor) -> Tensor:
-    """Return the numbers of a tensor in memory, one after the other, without its history."""
-    return x.detach().resolve_conj().resolve_neg().contiguous()
+# ---- single rows -----------------------------------------------------------------------------
 
 
 @collective

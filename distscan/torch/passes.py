@@ -13,15 +13,16 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ..mpi.meeting import meet
-from ..uses.recurrence import linear_recurrence as _solve
-from ..uses.recurrence import matrix_recurrence, recurrence_gradients
 from .exchange import (
     Direction,
+    find_gradients,
     heads_in_order,
-    plain,
     row_before,
     row_of_owner,
     scan_rows,
+    solve_in_segments,
+    solve_matrices,
+    solve_rows,
     sum_for_owner,
 )
 
@@ -80,24 +81,23 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, first: Tensor | None, way: Direction) -> Tensor:
-        start = None if first is None else plain(first).cpu()
-        form: Any = {"comm": way.comm, "reverse": way.reverse, "segments": way.segments}
-        h = _solve(plain(a), plain(b), start, axis=b.ndim - 2, **form)
-        ctx.way = way
-        ctx.save_for_backward(a, h, first)
+        ctx.way, before = way, None
+        if way.segments is None:
+            needed = any(ctx.needs_input_grad)
+            h, before = solve_rows(a, b, first, way, comm=way.comm, before=needed)
+        else:
+            h = solve_in_segments(a, b, way, comm=way.comm)
+        ctx.save_for_backward(a, h, first, before)
         return h
 
     @staticmethod
     def backward(ctx: Any, dh: Tensor) -> tuple[Any, ...]:
-        a, h, first = ctx.saved_tensors
+        a, h, first, _ = ctx.saved_tensors
         way, other = ctx.way, ctx.way.other()
         meet(way.comm)
-        plainly = way.segments is None and not torch.is_grad_enabled()
-        if plainly and dh.is_cuda and dh.shape[-1] > 1:
-            return *_gradients(a, h, dh, first, way), None
+        if way.segments is None and not torch.is_grad_enabled():
+            return *_gradients(ctx.saved_tensors, dh, way), None
         db = Recurrence.apply(Shift.apply(a.conj(), other), dh, None, other)
-        if plainly and first is None:
-            return _times_before(db, h, way), db, None, None
         before, dfirst = Shift.apply(h.conj(), way), None
         if way.segments is not None:  # the first element of each, in the order of the scan
             before = torch.where(heads_in_order(way), 0, before)
@@ -111,33 +111,37 @@ class Recurrence(torch.autograd.Function):
 
 
 def _gradients(
-    a: Tensor, h: Tensor, dh: Tensor, first: Tensor | None, way: Direction
+    saved: tuple[Tensor, ...], dh: Tensor, way: Direction
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return da, db and that of ``first``, without derivatives: one pass over a GPU's memory."""
-    da, db = recurrence_gradients(
-        plain(a), plain(h), plain(dh), axis=h.ndim - 2, comm=way.comm, reverse=way.reverse
-    )
-    row, dfirst = row_before(h, comm=way.comm, way=way), None
-    if first is not None:
-        dfirst = torch.zeros_like(first)
-    if h.shape[-2]:
-        place = h.shape[-2] - 1 if way.reverse else 0
-        if first is not None and way.ranks()[0] == way.comm.rank:
-            row, dfirst = first, a[place].conj() * db[place]
-        da.narrow(-2, place, 1).copy_(db.narrow(-2, place, 1) * row.conj())
-    return da, db, dfirst
+    """Return da, db and that of ``first``, without derivatives: one pass over a GPU's memory.
 
-
-def _times_before(db: Tensor, h: Tensor, way: Direction) -> Tensor:
-    """Return db[t] conj(h[t-1]), without a shifted copy of h; nothing is before the first row."""
-    h, n, da = h.conj(), h.shape[-2], torch.empty_like(db)
-    row = row_before(h, comm=way.comm, way=way)
+    ``saved`` are those of the forward pass. The last one, on GPUs, comes before the first row.
+    """
+    a, h, first, state = saved
+    n, place = h.shape[-2], h.shape[-2] - 1 if way.reverse else 0
+    is_first = way.ranks()[:1] == [way.comm.rank]
+    if dh.is_cuda and dh.shape[-1] > 1:
+        da, db = find_gradients(a, h, dh, way, comm=way.comm)
+    else:
+        if not dh.is_cuda:
+            row = row_before(h, comm=way.comm, way=way)
+            state = first if is_first else row
+        other = way.other()
+        db = Recurrence.apply(Shift.apply(a.conj(), other), dh, None, other)
+        da = torch.empty_like(db)
+        if n:  # no shifted copy of h
+            rest, others = (0, 1) if way.reverse else (1, 0)
+            part = h.narrow(-2, others, n - 1).conj()
+            torch.mul(db.narrow(-2, rest, n - 1), part, out=da.narrow(-2, rest, n - 1))
     if n:
-        first, rest, others = (n - 1, 0, 1) if way.reverse else (0, 1, 0)
-        part = h.narrow(-2, others, n - 1)
-        torch.mul(db.narrow(-2, rest, n - 1), part, out=da.narrow(-2, rest, n - 1))
-        torch.mul(db.narrow(-2, first, 1), row, out=da.narrow(-2, first, 1))
-    return da
+        row = da.narrow(-2, place, 1)
+        if state is None:
+            row.zero_()
+        else:
+            torch.mul(db.narrow(-2, place, 1), state.to(db.dtype).conj(), out=row)
+    if first is None:
+        return da, db, None
+    return da, db, a[place].conj() * db[place] if is_first else torch.zeros_like(first)
 
 
 class MatrixRecurrence(torch.autograd.Function):
@@ -149,10 +153,8 @@ class MatrixRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, way: Direction) -> Tensor:
-        heads = None
-        if way.segments is not None:
-            heads = plain(heads_in_order(way).expand(b.shape[:2]))
-        h = matrix_recurrence(plain(a), plain(b), heads, comm=way.comm, reverse=way.reverse)
+        heads = None if way.segments is None else heads_in_order(way)
+        h = solve_matrices(a, b, heads, way, comm=way.comm)
         ctx.way = way
         ctx.save_for_backward(a, h)
         return h

@@ -1,7 +1,7 @@
 """Linear recurrences over data spread over ranks: scans whose operator composes affine maps."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..core.form import Extents, Pieces, axis_number, is_long
 from ..core.operators import GRADIENT_MAPS, MAPS, MAPS_IN_SEGMENTS, matrix_maps
 from ..core.scalars import exact_scalar
 from ..engine.array_scan import check_memory
+from ..engine.shard_scan import PeerAccess
 from ..engine.tuple_scan import TupleScan
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm
@@ -115,16 +116,14 @@ def linear_recurrence(
             raise ValueError(f"initial has shape {start.shape}; segments need one number")
         shape = terms.shape
         (factors, terms), restore = _as_scanned(axis, factors, terms)
-        x, op, result = [factors, terms], MAPS, number
-        state = np.dtype(np.float32) if number.itemsize == 2 else number
+        x, op, result, acc = [factors, terms], MAPS, number, _acc(number)
         if heads is not None:
             heads_of_all = arrays.namespace(terms).broadcast_to(heads[:, None], terms.shape)
             op = MAPS_IN_SEGMENTS
-            seed = start.astype(state)
+            seed = start.astype(acc[0])
             if seed.any():
-                x, result = _seed_segments(factors, terms, heads, seed), state
-            x = [*x, heads_of_all]
-        acc = dtypes.fields([state, state, np.dtype(np.bool_)][: op.arity])
+                x, result = _seed_segments(factors, terms, heads, seed), acc[0]
+            x, acc = [*x, heads_of_all], dtypes.fields([acc[0], acc[0], np.dtype(np.bool_)])
         options = ScanOptions(
             op,
             axis=None if terms.ndim == 1 else terms.ndim - 2,
@@ -160,98 +159,117 @@ def linear_recurrence(
         return states, last if convert is None else convert(last)
 
 
-@collective
-def recurrence_gradients(
+# ---- recurrences of rows [n, m], or [outer, n, m] on one rank, of native contiguous arrays ------
+
+
+def solve_rows(
+    call: Agreement,
+    a: Any,
+    b: Any,
+    h: Any,
+    *,
+    reverse: bool,
+    initial: Any = None,
+    before: Any = None,
+    peers: PeerAccess | None = None,
+) -> None:
+    """Solve the recurrences of rows ``b`` into ``h``; collective.
+
+    The arrays have one shape, and one type of floats or complex numbers. ``initial`` [m] is in host
+    memory. ``before`` [m], of the type of the running value, gets the state before this rank's
+    first row; where no rows come before it, it is left alone. For ``peers`` see ``scan_array``.
+    """
+    acc = _acc(b.dtype)
+    seed = None if initial is None else _maps(initial, acc)
+    types = acc, np.dtype([("x1", b.dtype)])
+    with arrays.on_device(b):
+        (a, b), shaped = _as_scanned(b.ndim - 2, a, b)
+        to = h if h.shape == b.shape else np.empty_like(b)
+        options = ScanOptions(MAPS, axis=b.ndim - 2, reverse=reverse, initial=seed)
+        scan = TupleScan(options, [a, b], [to], types=types, ranks=call.comm.size, peers=peers)
+        call.same, call.has_elements = scan.terms, scan.part.has_elements
+        scan.run(call)
+        if to is not h:
+            h[...] = shaped(to)
+        if before is not None and scan.offset is not None:
+            _put_states(before, scan.offset, acc)
+
+
+def find_gradients(
     call: Agreement,
     a: Any,
     h: Any,
     dh: Any,
+    results: tuple[Any, Any],
     *,
-    axis: int,
-    comm: Comm | None = None,
-    reverse: bool = False,
-) -> Sequence[Any]:
-    """Return the gradients of ``a`` and of ``b`` of a recurrence, from those of its ``h``.
+    reverse: bool,
+    peers: PeerAccess | None = None,
+) -> None:
+    """Store ``results``: the gradients of ``a`` and ``b`` of a recurrence, from that of its ``h``.
 
-    Collective; of arrays on GPUs. The arrays have one shape, of at least 2 columns, and one type of
-    floats or complex numbers. ``axis`` and ``reverse`` are those of ``linear_recurrence``. The
-    gradient of ``a`` of this rank's first element, in the order of the recurrence, is as if the
-    state before it were 0: the caller knows better.
+    Collective; of rows of at least 2 columns on GPUs. ``reverse`` is that of the recurrence. The
+    gradient of ``a`` of this rank's first row, in the order of the recurrence, is as if the state
+    before it were 0: the caller knows better.
 
-    What comes from later elements, g, is a recurrence from the other end, and its scan leaves out
-    each element's own: g[t] = a[t] (dh[t] + g[t+1]), db[t] = dh[t] + g[t+1], da[t] = db[t] h[t-1].
-    For arrays of n bytes, 5 n bytes are moved on one rank, 7 n on several. Complex numbers are
-    copied, to be conjugated.
+    What comes from later rows, g, is a recurrence from the other end, and its scan leaves out each
+    row's own: g[t] = a[t] (dh[t] + g[t+1]), db[t] = dh[t] + g[t+1], da[t] = db[t] h[t-1]. For
+    arrays of n bytes, 5 n bytes are moved on one rank, 7 n on several. Complex numbers are copied,
+    to be conjugated.
     """
-    native = [arrays.as_native(each, name) for name, each in (("a", a), ("h", h), ("dh", dh))]
-    with arrays.on_device(native[2]):
-        shape, number, xp = native[2].shape, native[2].dtype, arrays.namespace(native[2])
-        (factors, states, terms), restore = _as_scanned(axis, *native)
-        if number.kind == "c":
-            factors, states = factors.conj(), states.conj()
-        state = np.dtype(np.float32) if number.itemsize == 2 else number
-        options = ScanOptions(
-            GRADIENT_MAPS, axis=terms.ndim - 2, reverse=not reverse, exclusive=True
-        )
-        scan = TupleScan(
-            options,
-            [factors, terms],
-            [xp.empty_like(terms), xp.empty_like(terms), arrays.contiguous(states)],
-            types=(dtypes.fields([state, state]), None),
-            ranks=1 if axis else call.comm.size,
-        )
-    call.same = Terms(
-        scan.terms
-        | {
-            "the function": "the gradients of linear_recurrence",
-            "axis": axis,
-            "the shape beyond axis 0": shape[1:],
-        }
-    )
-    call.has_elements = scan.part.has_elements
-    da, db, _ = scan.run(call)
-    with scan.device:
-        convert = arrays.converter(dh)
-        arrays.release(*zip((a, h, dh), native, strict=True))
-        return [restore(each) if convert is None else convert(restore(each)) for each in (da, db)]
+    options = ScanOptions(GRADIENT_MAPS, axis=dh.ndim - 2, reverse=not reverse, exclusive=True)
+    with arrays.on_device(dh):
+        if dh.dtype.kind == "c":
+            a, h = a.conj(), h.conj()
+        types = _acc(dh.dtype), None
+        ranks = call.comm.size
+        scan = TupleScan(options, [a, dh], [*results, h], types=types, ranks=ranks, peers=peers)
+        call.same, call.has_elements = scan.terms, scan.part.has_elements
+        scan.run(call)
 
 
-@collective
-def matrix_recurrence(
-    call: Agreement,
-    a: Any,
-    b: Any,
-    heads: Any = None,
-    *,
-    comm: Comm | None = None,
-    reverse: bool = False,
-) -> Any:
-    """Solve ``h[t] = a[t] h[t-1] + b[t]`` of matrices and vectors, along axis 0; collective.
+def solve_matrices(call: Agreement, a: Any, b: Any, heads: Any = None, *, reverse: bool) -> Any:
+    """Return ``h[t] = a[t] h[t-1] + b[t]`` of matrices and vectors, along axis 0; collective.
 
     ``a`` is [n, m, k, k], ``b`` [n, m, k], of one type of floats or complex numbers; so is the
     result. They are scanned as a tuple of k * k + k arrays [n, m]. h is 0 before the first element,
     and where ``heads``, bools [n, m], say that a segment begins.
     """
-    factors, terms = arrays.as_native(a, "a"), arrays.as_native(b, "b")
-    flags = [] if heads is None else [arrays.as_native(heads, "heads")]
-    with arrays.on_device(terms):
-        (n, m, size), xp = terms.shape, arrays.namespace(terms)
+    with arrays.on_device(b):
+        (n, m, size), xp = b.shape, arrays.namespace(b)
         parts = [
-            *xp.ascontiguousarray(xp.moveaxis(factors.reshape(n, m, size * size), -1, 0)),
-            *xp.ascontiguousarray(xp.moveaxis(terms, -1, 0)),
-            *flags,
+            *xp.ascontiguousarray(xp.moveaxis(a.reshape(n, m, size * size), -1, 0)),
+            *xp.ascontiguousarray(xp.moveaxis(b, -1, 0)),
+            *([] if heads is None else [heads]),
         ]
         op, first = matrix_maps(size, segments=heads is not None), size * size
-        result = np.dtype([(f"x{i}", terms.dtype) for i in range(first, first + size)])
-        options = ScanOptions(op, axis=0, reverse=bool(reverse))
+        result = np.dtype([(f"x{i}", b.dtype) for i in range(first, first + size)])
+        options = ScanOptions(op, axis=0, reverse=reverse)
         scan = TupleScan(options, parts, types=(None, result), ranks=call.comm.size)
-    call.same = scan.terms
-    call.has_elements = scan.part.has_elements
-    results = scan.run(call)
-    with scan.device:
-        h, convert = xp.stack(results, axis=-1), arrays.converter(b)
-        arrays.release((a, factors), (b, terms), *zip([heads], flags, strict=False))
-        return h if convert is None else convert(h)
+        call.same, call.has_elements = scan.terms, scan.part.has_elements
+        return xp.stack(scan.run(call), axis=-1)
+
+
+def _acc(number: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of the running maps of a recurrence of numbers."""
+    state = np.dtype(np.float32) if number.itemsize == 2 else number
+    return dtypes.fields([state, state])
+
+
+def _put_states(to: Any, offset: Any, acc: np.dtype[Any]) -> None:
+    """Store the states of the maps that come before a shard; on a GPU they stay there."""
+    if isinstance(offset, HostFields):
+        states = offset.arrays[1]
+    elif isinstance(offset, np.ndarray):
+        states = offset["x1"]
+    else:
+        states = offset.field(acc, "x1", to.size)
+    if isinstance(states, np.ndarray) and arrays.is_cuda(to):
+        to.set(np.broadcast_to(states, to.shape))
+    else:
+        to[...] = states
+
+
+# ---- the arguments of linear_recurrence ---------------------------------------------------------
 
 
 def _heads_of_columns(call: Agreement, segments: Any, b: Any, *, reverse: bool) -> Any:

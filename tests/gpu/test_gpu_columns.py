@@ -247,7 +247,7 @@ def test_totals_and_offsets(case, inner, cp, rng):
 def test_one_function_with_more_and_less_shared_memory(cp, rng):
     """A later plan that takes less leaves an earlier one as much as it needs."""
     plans = {}
-    for inner in (64, 20):  # the longer rows of one and the same kernel come first
+    for inner in (32, 20):  # the longer rows of one and the same kernel come first
         plans[inner] = distscan.Plan(MPI.COMM_SELF, (999, inner), "f", axis=0, backend="cuda")
     kernels = [plan._scan.steps.work.scan for plan in plans.values()]
     assert kernels[0].function == kernels[1].function
