@@ -12,14 +12,15 @@ all. The bytes are those that each pass must move; n are those of one array of t
 PyTorch's ``associative_scan`` is beside the recurrence, not beside its backward pass: the memory of
 its own backward pass grows with the square of the length.
 
-A sample is 8 calls in a row, as those of a network's layers are: the host prepares the next call
-while the GPU works on this one.
+A sample is 8 layers of a network, of which none needs another one's result: 8 calls, or one
+backward pass through all. So the host prepares a layer while the GPU works on the one before.
 
 Elements are small integers, and factors are 1 or -1, so all results are exact.
 """
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from .case import first_difference
@@ -28,7 +29,7 @@ from .timing import Call
 from .uses import Peer, Place, Use, UseData
 
 _BATCH, _LENGTH, _IN_ALL, _FEATURES = 8, 1 << 16, 1 << 20, 256
-_CALLS = 8  # of a sample
+_LAYERS = 8
 Function = Callable[..., Any]  # of tensors
 
 
@@ -40,7 +41,15 @@ def all_passes(ranks: int, most: int) -> list[Use]:
     size, text = batch * length * _FEATURES, f"[{batch}, {length}, {_FEATURES}]"
     again = int(ranks > 1)  # a shard is read once more, for its total
     return [
-        Use(kind, f"{title}, {text}", size, 4 * size * moved, partial(draw, shape), loops=_CALLS)
+        Use(
+            kind,
+            f"{title}, {text}",
+            size,
+            4 * size * moved,
+            partial(draw, shape),
+            loops=_LAYERS,
+            at_once=True,
+        )
         for kind, title, moved, draw in (
             ("cumsum", "cumsum", 2 + again, _sums),
             ("cumsum backward", "cumsum, backward", 2 + again, _sums_backward),
@@ -53,19 +62,25 @@ def all_passes(ranks: int, most: int) -> list[Use]:
 # ---- the passes of a function of tensors ---------------------------------------------------------
 
 
-def _forward(place: Place, function: Function) -> Function:
-    """Return the function as one of arrays."""
+def _forward(function: Function) -> Function:
+    """Return a function of arrays, whose result is that of the last layer."""
+    known: dict[int, list[Any]] = {}
 
     def call(*inputs: Any) -> Any:
-        return place.machine.xp.from_dlpack(function(*_tensors(inputs)))
+        if id(inputs[0]) not in known:
+            known[id(inputs[0])] = _tensors(inputs)
+        for _ in range(_LAYERS):
+            y = function(*known[id(inputs[0])])
+        return y
 
     return call
 
 
-def _backward(place: Place, function: Function) -> Function:
-    """Return the backward pass of the function: of its inputs and the gradient of its result.
+def _backward(function: Function) -> Function:
+    """Return the backward pass through all layers, of their inputs and the gradient of a result.
 
-    The forward pass of the same arrays runs once, and its graph is kept.
+    The forward pass of the same arrays runs once, and its graph is kept. The results are the
+    gradients of the last layer's inputs.
     """
     import torch  # noqa: PLC0415 - only these passes need it
 
@@ -75,11 +90,11 @@ def _backward(place: Place, function: Function) -> Function:
         graph = graphs.get(id(inputs[0]))
         if graph is None:
             *tensors, gradient = _tensors(inputs)
-            tensors = [tensor.requires_grad_() for tensor in tensors]
-            graph = graphs[id(inputs[0])] = function(*tensors), tensors, gradient
-        y, tensors, gradient = graph
-        results = torch.autograd.grad(y, tensors, gradient, retain_graph=True)
-        return tuple(map(place.machine.xp.from_dlpack, results))
+            leaves = [[x.detach().requires_grad_() for x in tensors] for _ in range(_LAYERS)]
+            ys, every = [function(*each) for each in leaves], list(chain(*leaves))
+            graph = graphs[id(inputs[0])] = ys, every, [gradient] * _LAYERS
+        results = torch.autograd.grad(*graph, retain_graph=True)
+        return results[1 - len(inputs) :]
 
     return call
 
@@ -88,6 +103,28 @@ def _tensors(inputs: tuple[Any, ...]) -> list[Any]:
     import torch  # noqa: PLC0415
 
     return [torch.from_dlpack(array) for array in inputs]
+
+
+def _use_data(
+    place: Place,
+    inputs: tuple[Any, ...],
+    call: Function,
+    fault: Callable[[Any, list[Any]], str],
+    show: Callable[[Any], Any],
+) -> UseData:
+    """Return the data of a use, whose results are tensors; ``fault`` and ``show`` take arrays."""
+    convert = place.machine.xp.from_dlpack
+
+    def arrays(result: Any) -> Any:
+        return tuple(map(convert, result)) if isinstance(result, tuple) else convert(result)
+
+    return UseData(
+        inputs,
+        (),
+        call,
+        lambda result, gathered: fault(arrays(result), gathered),
+        lambda result: show(arrays(result)),
+    )
 
 
 def _cumsum(place: Place) -> Function:
@@ -128,16 +165,16 @@ def _edges(h: Any) -> tuple[Any, Any]:
 
 def _sums(shape: tuple[int, ...], place: Place) -> UseData:
     x = place.integers(-3, 4, shape)
-    return UseData(
-        (x,), (), _forward(place, _cumsum(place)),
+    return _use_data(
+        place, (x,), _forward(_cumsum(place)),
         lambda y, gathered: _step(place, y, None, x, gathered, reverse=False), _edges,
     )  # fmt: skip
 
 
 def _sums_backward(shape: tuple[int, ...], place: Place) -> UseData:
     x, dy = place.integers(-3, 4, shape), place.integers(-3, 4, shape)
-    return UseData(
-        (x, dy), (), _backward(place, _cumsum(place)),
+    return _use_data(
+        place, (x, dy), _backward(_cumsum(place)),
         lambda dx, gathered: _step(place, dx[0], None, dy, gathered, reverse=True),
         lambda dx: _edges(dx[0]),
     )  # fmt: skip
@@ -145,8 +182,8 @@ def _sums_backward(shape: tuple[int, ...], place: Place) -> UseData:
 
 def _recurrence(shape: tuple[int, ...], place: Place) -> UseData:
     a, b = 2 * place.integers(0, 2, shape) - 1, place.integers(-3, 4, shape)
-    return UseData(
-        (a, b), (), _forward(place, _linear_recurrence(place)),
+    return _use_data(
+        place, (a, b), _forward(_linear_recurrence(place)),
         lambda h, gathered: _step(place, h, a, b, gathered, reverse=False), _edges,
     )  # fmt: skip
 
@@ -155,7 +192,7 @@ def _recurrence_backward(shape: tuple[int, ...], place: Place) -> UseData:
     """db[t] = dh[t] + a[t+1] db[t+1], and da[t] = db[t] h[t-1]."""
     a, b = 2 * place.integers(0, 2, shape) - 1, place.integers(-3, 4, shape)
     dh, xp, comm = place.integers(-3, 4, shape), place.machine.xp, place.comm
-    h = _forward(place, _linear_recurrence(place))(a, b)
+    h = xp.from_dlpack(_forward(_linear_recurrence(place))(a, b))
 
     def fault(result: Any, gathered: list[Any]) -> str:
         da, db = result
@@ -167,8 +204,8 @@ def _recurrence_backward(shape: tuple[int, ...], place: Place) -> UseData:
         want = db * xp.concatenate([earlier, h[:, :-1]], 1)
         return wrong or first_difference(da.reshape(-1), want.reshape(-1))
 
-    return UseData(
-        (a, b, dh), (), _backward(place, _linear_recurrence(place)), fault,
+    return _use_data(
+        place, (a, b, dh), _backward(_linear_recurrence(place)), fault,
         lambda result: (_edges(result[1]), _edges(a)[0], _edges(h)[1]),
     )  # fmt: skip
 
@@ -202,7 +239,7 @@ def _peer(name: str, kind: str, make: Callable[[Place], Function]) -> Peer:
     passed = _backward if kind.endswith("backward") else _forward
 
     def prepare(place: Place, *inputs: Any) -> Call:
-        return partial(passed(place, make(place)), *inputs)
+        return partial(passed(make(place)), *inputs)
 
     return Peer(name, kind, prepare, version("torch"))
 

@@ -70,6 +70,7 @@ class Use:
     draw: Callable[[Place], UseData]
     waits: bool = False  # whether the host waits for the result: its clock counts then
     loops: int = 1  # calls in a row that are one sample
+    at_once: bool = False  # whether one call of ``UseData`` and of peers is all of these
 
 
 def compare_steps(
@@ -178,7 +179,7 @@ class UseTrial(Trial):
             fault = data.fault(result, gathered)
             if fault:
                 raise CheckError(fault)
-        return self._in_a_row(calls)
+        return calls if self.use.at_once else self._in_a_row(calls)
 
     def _in_a_row(self, calls: Sequence[Call]) -> list[Call]:
         """Return what makes each call as often as one sample does."""
