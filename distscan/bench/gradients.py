@@ -12,7 +12,7 @@ all. The bytes are those that each pass must move; n are those of one array of t
 PyTorch's ``associative_scan`` is beside the recurrence, not beside its backward pass: the memory of
 its own backward pass grows with the square of the length.
 
-A sample is 8 layers of a network, of which none needs another one's result: 8 calls, or one
+A sample is 16 layers of a network, of which none needs another one's result: 16 calls, or one
 backward pass through all. So the host prepares a layer while the GPU works on the one before.
 
 Elements are small integers, and factors are 1 or -1, so all results are exact.
@@ -29,7 +29,7 @@ from .timing import Call
 from .uses import Peer, Place, Use, UseData
 
 _BATCH, _LENGTH, _IN_ALL, _FEATURES = 8, 1 << 16, 1 << 20, 256
-_LAYERS = 8
+_LAYERS = 16
 Function = Callable[..., Any]  # of tensors
 
 

@@ -44,6 +44,8 @@ from .policy import fused_config
 from .steps import GpuCall, Strategy
 from .workspace import Workspace, is_capturing
 
+_DIGITS = 15  # of an inbox's name, which has 32: 60 bits
+
 
 class OnGpus(Strategy):
     """A strategy whose GPUs exchange totals themselves; the host waits for nothing.
@@ -59,8 +61,8 @@ class OnGpus(Strategy):
     #: Whether this GPU has taken part in as many exchanges as the others. They have no other number
     #: by which they could tell the totals of two calls apart.
     in_step = True
-    #: Whether the caller has connected the ranks.
-    is_connected = False
+    #: A number of the latest ``connect``, the same on all ranks; 0 before.
+    connection = 0
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``."""
@@ -195,7 +197,8 @@ class Fused(OnGpus):
 
     def connect(self, inbox: Inbox, release: Callable[[], object]) -> None:
         """Take inboxes, which are open. ``release`` is called when they are no longer needed."""
-        self.inbox, self._release, self.is_connected = inbox, release, True
+        self.inbox, self._release = inbox, release
+        self.connection = int(inbox.name[:_DIGITS], 16) + 1
 
     def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
         if work.reduce is None:
@@ -291,7 +294,7 @@ class Nccl(OnGpus):
 
     def connect(self, communicator: Communicator) -> None:
         """Take a communicator of all ranks, which is kept with MPI's."""
-        self._communicator, rank, self.is_connected = communicator, communicator.rank, True
+        self._communicator, rank, self.connection = communicator, communicator.rank, 1
         self._place = self._ranks - 1 - rank if self.form.reverse else rank
 
     def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:

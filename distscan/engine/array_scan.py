@@ -124,20 +124,24 @@ def _run_on_gpus(
 ) -> Any:
     """Do the same where the GPUs exchange totals themselves: all is queued when all ranks agree.
 
-    So no GPU waits for a rank that does not come. Nor does a host wait for its GPU.
+    So no GPU waits for a rank that does not come. Nor does a host wait for its GPU. No step stays
+    open: what is left to fail is CUDA.
     """
     steps: Any = part.steps
-    call: Any = steps.begin(x, out, segments) if steps.is_connected else None
-    agreement.contribution = int(call is None)
+    call: Any = None
+    if steps.connection:
+        steps.raise_fault()  # of an earlier call, on every rank
+        call = steps.begin(x, out, segments)
+    agreement.contribution = steps.connection
     agreement.settle()
-    if any(agreement.contributions()):  # of some rank it is the first call, so all connect
+    # A rank may have made such steps anew, or have others for another stream: then all connect.
+    if 0 in (numbers := set(agreement.contributions())) or len(numbers) > 1:
         from .peers import connect  # noqa: PLC0415 - it needs CuPy
 
         connect(part, agreement.comm)
         agreement.begin()
         call = steps.begin(x, out, segments)
         agreement.settle()
-    agreement.begin()
     steps.finish(call, None)
     first = agreement.comm.size - 1 if part.form.reverse else 0
     return part.form.seed if agreement.comm.rank == first else call.work.total

@@ -73,31 +73,31 @@ def begin(
         _check_sequences(cu_seqlens, initial, shape)
         if segments is not None:
             raise ValueError("cu_seqlens is not for segments=")
-    call.same = Terms(
-        {
-            "the function": f"distscan.torch.{name}",
-            "dim": dim % tensors[-1].ndim,
-            "whether a are matrices": matrices,
-            # GPUs have a backward pass of their own.
-            "the device": tensors[0].device.type if name == "linear_recurrence" else "any",
-            "the dtype": tensors[0].dtype,
-            "the shape beyond dim": shape,
-            "exclusive": bool(exclusive),
-            "reverse": bool(reverse),
-            "whether there is an initial state": initial is not None,
-            "whether there are segments": segments is not None,
-            "cu_seqlens": None if cu_seqlens is None else cu_seqlens.tolist(),
-            "return_last": bool(return_last),
-            "return_total": bool(return_total),
-            "return_indices": bool(return_indices),
-            "whether gradients are enabled": enabled,
-        }
+    values = (
+        f"distscan.torch.{name}",
+        dim % tensors[-1].ndim,
+        matrices,
+        # GPUs have a backward pass of their own.
+        tensors[0].device.type if name == "linear_recurrence" else "any",
+        tensors[0].dtype,
+        tuple(shape),
+        bool(exclusive),
+        bool(reverse),
+        initial is not None,
+        segments is not None,
+        bool(return_last),
+        bool(return_total),
+        bool(return_indices),
+        enabled,
     )
+    same = _terms(*values)
+    ends = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens.tolist()}
+    call.same = Terms(same | ends) if ends else same
     wait_limit()  # a wrong setting is a fault here, not in the backward pass
     if needs is None:
         inputs = tensors if initial is None else (*tensors, initial)
         needs = enabled and any(tensor.requires_grad for tensor in inputs)
-    gpu = _gpu(call.comm, tensors[-1], length) if call.several else _NO_GPU
+    gpu = _gpu(call.comm, tensors[-1]) if call.several else _NO_GPU
     call.contribution = (site + 1 << _SITE) + (length << _LENGTH) + (gpu << 1) + needs
     call.settle()
     ranks = _without_sites(name, call.contributions())
@@ -127,9 +127,9 @@ _NO_GPU, _UNPROVEN, _PROVEN = range(3)
 _LENGTH = 3  # the bit of a contribution from which on it has the length
 
 
-def _gpu(comm: Comm, x: Tensor, length: int) -> int:
-    """Return what this rank knows of its GPU."""
-    if not x.is_cuda or not length or isinstance(comm, TorchComm):
+def _gpu(comm: Comm, x: Tensor) -> int:
+    """Return what this rank knows of its GPU; empty shards exchange no totals."""
+    if not (x.is_cuda and x.numel()) or isinstance(comm, TorchComm):
         return _NO_GPU
     from ..engine.peers import is_proven  # noqa: PLC0415 - it needs CuPy
 
@@ -138,7 +138,7 @@ def _gpu(comm: Comm, x: Tensor, length: int) -> int:
 
 def known_peers(comm: Comm, x: Tensor, lengths: tuple[int, ...]) -> PeerAccess | None:
     """Return what the forward pass has found of the ranks' GPUs."""
-    if len(lengths) < 2 or _gpu(comm, x, min(lengths)) != _PROVEN:
+    if len(lengths) < 2 or not min(lengths) or _gpu(comm, x) != _PROVEN:
         return None
     return _peers(comm, x, _PROVEN)
 
@@ -148,6 +148,30 @@ def _peers(comm: Comm, x: Tensor, lowest: int) -> PeerAccess:
     from ..engine.peers import access  # noqa: PLC0415 - it needs CuPy
 
     return access(comm, x.device.index, known=lowest == _PROVEN)
+
+
+_TERMS = (
+    "the function",
+    "dim",
+    "whether a are matrices",
+    "the device",
+    "the dtype",
+    "the shape beyond dim",
+    "exclusive",
+    "reverse",
+    "whether there is an initial state",
+    "whether there are segments",
+    "return_last",
+    "return_total",
+    "return_indices",
+    "whether gradients are enabled",
+)
+
+
+@functools.lru_cache(maxsize=64, typed=True)
+def _terms(*values: Any) -> Terms:
+    """Return the terms of calls with such arguments: to write and digest them takes 30 us."""
+    return Terms(zip(_TERMS, values, strict=True))
 
 
 _MOST_MATRIX = 4  # rows
@@ -248,12 +272,14 @@ def as_rows(x: Tensor, dim: int, way: Direction) -> Tensor:
     dim %= x.ndim
     if way.in_place:
         return x.reshape(x.shape[:dim].numel(), x.shape[dim], x.shape[dim + 1 :].numel())
+    if x.shape[:dim].numel() == 1:
+        return x.reshape(x.shape[dim], x.shape[dim + 1 :].numel())
     moved = x.movedim(dim, 0)
     return moved.reshape(len(moved), moved.shape[1:].numel())
 
 
 def from_rows(rows: Tensor, x: Tensor, dim: int) -> Tensor:
     """View rows in the shape of ``x``."""
-    if rows.ndim == 3:
+    if rows.ndim == 3 or x.shape[: dim % x.ndim].numel() == 1:
         return rows.reshape(x.shape)
     return rows.reshape(x.movedim(dim, 0).shape).movedim(0, dim)

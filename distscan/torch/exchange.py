@@ -93,10 +93,21 @@ def on_stream(x: Tensor) -> AbstractContextManager[Any]:
     return context
 
 
-@functools.cache  # PyTorch has some tens of streams
+class _Foreign:
+    """A stream of PyTorch, by CUDA's stream protocol."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
+
+
+@functools.cache  # PyTorch has some tens of streams, which live as long as the process
 def _stream(pointer: int, gpu: int) -> Any:
     cuda = sys.modules["cupy"].cuda
-    return cuda.ExternalStream(pointer, gpu) if pointer else cuda.Stream.null
+    with cuda.Device(gpu):
+        return cuda.Stream.from_external(_Foreign(pointer)) if pointer else cuda.Stream.null
 
 
 # ---- scans and recurrences of rows -----------------------------------------------------------

@@ -1,6 +1,11 @@
 """distscan.torch on GPUs: the results and the gradients of the same calls on CPUs."""
 
+from itertools import product
+
 import pytest
+from mpi4py import MPI
+
+from distscan import DisagreementError
 
 torch = pytest.importorskip("torch", reason="no PyTorch")
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
@@ -89,6 +94,27 @@ def test_gradients_of_recurrences(shape, dtype, rounding, first, reverse, device
     for got, want in zip(*passes, strict=True):
         assert got.dtype == dtype
         torch.testing.assert_close(got.cpu().to(wide), want, rtol=rounding, atol=10 * rounding)
+
+
+def test_gpus_exchange_totals(device, comm):
+    """Ranks in another order, other streams and shapes in turns, and faults, leave no trace."""
+    backwards, n = comm.Split(0, -comm.rank), 50
+    generator, side = torch.Generator().manual_seed(1), torch.cuda.Stream()
+    every = [torch.randn(comm.size * n, m, generator=generator).double() for m in (1, 7, 64)]
+    for turn, ranks in product(range(3), (comm, backwards)):
+        for x in every:
+            whole = x.cumsum(0), scans.linear_recurrence(x / 8, x, comm=MPI.COMM_SELF)
+            with torch.cuda.stream(side if (turn + comm.rank) % 2 else None):
+                part = x[ranks.rank * n :][:n].to(device)
+                got = (
+                    scans.cumsum(part, 0, comm=ranks),
+                    scans.linear_recurrence(part / 8, part, comm=ranks),
+                )
+                for mine, want in zip(got, whole, strict=True):
+                    torch.testing.assert_close(mine.cpu(), want[ranks.rank * n :][:n])
+        if comm.size > 1:
+            with pytest.raises(DisagreementError, match="the shape beyond dim"):
+                scans.cumsum(torch.ones(n, 2 + comm.rank, device=device), 0, comm=ranks)
 
 
 NCCL = """
