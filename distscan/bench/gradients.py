@@ -49,12 +49,13 @@ def all_passes(ranks: int, most: int) -> list[Use]:
             partial(draw, shape),
             loops=_LAYERS,
             at_once=True,
+            kept=4 * size * kept * _LAYERS,
         )
-        for kind, title, moved, draw in (
-            ("cumsum", "cumsum", 2 + again, _sums),
-            ("cumsum backward", "cumsum, backward", 2 + again, _sums_backward),
-            ("recurrence", "recurrence", 3 + 2 * again, _recurrence),
-            ("recurrence backward", "recurrence, backward", 5 + 2 * again, _recurrence_backward),
+        for kind, title, moved, kept, draw in (
+            ("cumsum", "cumsum", 2 + again, 0, _sums),
+            ("cumsum backward", "cumsum, backward", 2 + again, 2, _sums_backward),
+            ("recurrence", "recurrence", 3 + 2 * again, 0, _recurrence),
+            ("recurrence backward", "recurrence, backward", 5 + 2 * again, 3, _recurrence_backward),
         )
     ]
 

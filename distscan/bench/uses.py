@@ -71,6 +71,7 @@ class Use:
     waits: bool = False  # whether the host waits for the result: its clock counts then
     loops: int = 1  # calls in a row that are one sample
     at_once: bool = False  # whether one call of ``UseData`` and of peers is all of these
+    kept: int = 0  # bytes of results that are kept at a time, beside those of one call
 
 
 def compare_steps(
@@ -139,7 +140,7 @@ class UseTrial(Trial):
     def need(self, machine: Host) -> int:
         """Return the bytes of memory of the trial on one rank."""
         self._sets = machine.pairs(self.use.bytes) if self.use.bytes else 1
-        return (2 * self._sets + _SPARE) * self.use.bytes + 4 * machine.cache
+        return (2 * self._sets + _SPARE) * self.use.bytes + self.use.kept + 4 * machine.cache
 
     def draw(self, comm: Comm, machine: Host) -> None:
         """Draw the data, and copy the inputs for each set."""

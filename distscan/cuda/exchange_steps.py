@@ -44,8 +44,6 @@ from .policy import fused_config
 from .steps import GpuCall, Strategy
 from .workspace import Workspace, is_capturing
 
-_DIGITS = 15  # of an inbox's name, which has 32: 60 bits
-
 
 class OnGpus(Strategy):
     """A strategy whose GPUs exchange totals themselves; the host waits for nothing.
@@ -61,8 +59,8 @@ class OnGpus(Strategy):
     #: Whether this GPU has taken part in as many exchanges as the others. They have no other number
     #: by which they could tell the totals of two calls apart.
     in_step = True
-    #: A number of the latest ``connect``, the same on all ranks; 0 before.
-    connection = 0
+    #: Whether ranks agree on faults before a call is queued: then none is called off.
+    agrees = False
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``."""
@@ -76,16 +74,17 @@ class OnGpus(Strategy):
             call = GpuCall(self, x, out, segments, overlap)
             self._set_arrays(call.work, call.x, call.out, call.heads)
         except BaseException:
-            self.call_off()
+            if not self.agrees:
+                self.call_off()
             raise
-        if not self.follows_hosts:
+        if not (self.follows_hosts or self.agrees):
             self.queue(call)
         return call
 
     def queue(self, call: Any) -> None:
         """Queue a call."""
         self.in_step = False
-        self._launch(call.work, call.epoch, call.stream)
+        self._launch_in_order(call)
         self.in_step = call.is_queued = True
         call.end()
         self._note_arguments(call)
@@ -151,6 +150,10 @@ class OnGpus(Strategy):
         if work.last.at_once:
             work.last.record()
 
+    def _launch_in_order(self, call: Any) -> None:
+        """Queue a call after earlier ones of the same exchange, on whichever stream they were."""
+        self._launch(call.work, call.epoch, call.stream)
+
     def _launch(self, work: Any, epoch: int, stream: Any) -> None:
         """Queue a call."""
         raise NotImplementedError
@@ -172,6 +175,8 @@ class Fused(OnGpus):
     is too large, and with ``follows_hosts``, where nobody has asked for that one: the reduction,
     whose last block exchanges the total, and waits alone; and the seeded scan.
     """
+
+    inbox: Any = None  # an ``Inbox``, when the ranks are connected
 
     def __init__(self, op: Operator, types: Types, form: Form, *, follows_hosts: bool) -> None:
         """Do as ``Strategy``."""
@@ -198,7 +203,20 @@ class Fused(OnGpus):
     def connect(self, inbox: Inbox, release: Callable[[], object]) -> None:
         """Take inboxes, which are open. ``release`` is called when they are no longer needed."""
         self.inbox, self._release = inbox, release
-        self.connection = int(inbox.name[:_DIGITS], 16) + 1
+
+    def share(self, inbox: Inbox) -> None:
+        """Take inboxes that serve other scans, too; the ranks agree on each call."""
+        self.inbox, self.agrees = inbox, True
+
+    def _launch_in_order(self, call: Any) -> None:
+        last = None if self.inbox is None else self.inbox.last
+        if last is not None:
+            if call.stream is not last.stream:
+                last.order(call.stream)
+            last.recorded = False
+        super()._launch_in_order(call)
+        if last is not None and last.at_once:
+            last.record()
 
     def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
         if work.reduce is None:
@@ -263,7 +281,7 @@ class FusedRows(Fused):
     def _launch(self, work: Any, epoch: int, stream: Any) -> None:
         launch(work.reduce, stream)
         launch(work.exchange, stream)
-        scan_rows(work, epoch, stream, seed=self.form.seed, place=self.inbox.arguments.rank)
+        launch_rows(work, epoch, stream, seed=self.form.seed, place=self.inbox.arguments.rank)
 
 
 class Nccl(OnGpus):
@@ -294,7 +312,7 @@ class Nccl(OnGpus):
 
     def connect(self, communicator: Communicator) -> None:
         """Take a communicator of all ranks, which is kept with MPI's."""
-        self._communicator, rank, self.connection = communicator, communicator.rank, 1
+        self._communicator, rank = communicator, communicator.rank
         self._place = self._ranks - 1 - rank if self.form.reverse else rank
 
     def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
@@ -347,10 +365,12 @@ class NcclRows(Nccl):
         launch(work.reduce, stream)
         work.totals.gather(self._communicator, stream)
         launch(work.exchange, stream)
-        scan_rows(work, epoch, stream, seed=self.form.seed, place=self._place)
+        launch_rows(work, epoch, stream, seed=self.form.seed, place=self._place)
 
 
-def scan_rows(work: Any, epoch: int, stream: Any, *, seed: NDArray[Any] | None, place: int) -> None:
+def launch_rows(
+    work: Any, epoch: int, stream: Any, *, seed: NDArray[Any] | None, place: int
+) -> None:
     """Queue the scan of columns, seeded with a row of offsets; the first GPU has none."""
     if place == 0:
         work.scan.set_offset(seed, epoch)

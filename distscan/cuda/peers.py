@@ -30,7 +30,7 @@ from .definitions import definitions, register_types, settable
 from .kernel import Kernel, launch
 from .launches import Reduce, count_unaligned
 from .policy import LaunchConfig
-from .workspace import field_of_row, zeros
+from .workspace import LastUse, field_of_row, zeros
 
 _LANES = 32
 _ROW_THREADS = 512
@@ -76,7 +76,7 @@ class FaultWord:
             self.clear()
             why = _FAULTS[word & 0xFFFFFFFF].format(limit)
             raise RankError(
-                "a call of this plan has no results on this rank: the total of an earlier rank is "
+                "an earlier call has no results on this rank: the total of an earlier rank is "
                 f"missing, because {why}"
             )
 
@@ -97,9 +97,13 @@ class Inbox:
         The number of the GPU.
     is_captured
         Whether a CUDA graph uses the inboxes, which may be launched until the process ends.
+    last
+        The last use, where several scans share the inboxes.
     arguments
         The argument of kernels that exchange totals.
     """
+
+    last: LastUse | None = None
 
     def __init__(self, name: str, words: int, rank: int, ranks: int, *, reverse: bool) -> None:
         """Allocate on the current GPU."""

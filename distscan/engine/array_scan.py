@@ -98,7 +98,7 @@ def run(part: ShardScan, agreement: Agreement, x: Any, out: Any, segments: Any =
 
     The open step of the agreement has the arguments: the ranks compare them, and whether any rank
     has elements. Meanwhile a GPU finds the total. The last step stays open: so what the caller does
-    with the result is agreed on, too.
+    with the result is agreed on, too; but not where GPUs exchange totals themselves.
     """
     if part.strategy in GPU_STRATEGIES:
         return _run_on_gpus(part, agreement, x, out, segments)
@@ -128,21 +128,14 @@ def _run_on_gpus(
     open: what is left to fail is CUDA.
     """
     steps: Any = part.steps
-    call: Any = None
-    if steps.connection:
-        steps.raise_fault()  # of an earlier call, on every rank
-        call = steps.begin(x, out, segments)
-    agreement.contribution = steps.connection
+    steps.refuse_capture("the hosts agree on each call")
+    if steps.inbox is None:
+        assert part.peers is not None
+        part.peers.inboxes.connect(part, agreement)
+    steps.raise_fault()  # of an earlier call
+    call = steps.begin(x, out, segments, overlap=True)
     agreement.settle()
-    # A rank may have made such steps anew, or have others for another stream: then all connect.
-    if 0 in (numbers := set(agreement.contributions())) or len(numbers) > 1:
-        from .peers import connect  # noqa: PLC0415 - it needs CuPy
-
-        connect(part, agreement.comm)
-        agreement.begin()
-        call = steps.begin(x, out, segments)
-        agreement.settle()
-    steps.finish(call, None)
+    steps.queue(call)
     first = agreement.comm.size - 1 if part.form.reverse else 0
     return part.form.seed if agreement.comm.rank == first else call.work.total
 

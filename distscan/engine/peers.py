@@ -11,9 +11,9 @@ import cupy
 
 from ..cuda import nccl
 from ..cuda.peers import Inbox, gpu_uuid
-from ..cuda.workspace import keep_captured, refuse_capture_of_new
+from ..cuda.workspace import LastUse, keep_captured, refuse_capture_of_new
 from ..mpi import communicators
-from ..mpi.agree import agreed
+from ..mpi.agree import Agreement, agreed
 from ..mpi.communicators import Comm
 from ..mpi.handshake import Handshake
 from .shard_scan import PeerAccess, ShardScan
@@ -71,7 +71,7 @@ def access(comm: Comm, gpu: int, *, known: bool) -> PeerAccess:
     if not known:
         with cupy.cuda.Device(gpu):
             peers = prove(comm, "fused", some=True, reverse=False)
-        comm.Set_attr(_key_of_proofs(), _Proof(gpu, peers._replace(of=object())))
+        comm.Set_attr(_key_of_proofs(), _Proof(gpu, peers._replace(inboxes=SharedInboxes(gpu))))
     return cast(_Proof, comm.Get_attr(_key_of_proofs())).peers
 
 
@@ -79,6 +79,40 @@ def access(comm: Comm, gpu: int, *, known: bool) -> PeerAccess:
 def _key_of_proofs() -> int:
     """Return the key of the attribute that holds the ``_Proof`` of a communicator."""
     return communicators.MPI.Comm.Create_keyval()
+
+
+class SharedInboxes:
+    """The inboxes of a communicator for calls that agree: each serves all scans of its width.
+
+    Such calls come in the same order on all ranks. An event orders those on several streams.
+    """
+
+    def __init__(self, gpu: int) -> None:
+        self._gpu = gpu
+        self._known: dict[tuple[int, bool], Inbox] = {}
+        weakref.finalize(self, _release_all, self._known).atexit = False
+
+    def connect(self, scan: ShardScan, agreement: Agreement) -> None:
+        """Connect the GPU of a scan with those of the other ranks; inside an open step.
+
+        The first scan of its width and direction is that on every rank, and makes inboxes.
+        """
+        steps: Any = scan.steps
+        if self._gpu != cupy.cuda.Device().id:
+            raise RuntimeError("this rank has used another GPU with this communicator meanwhile")
+        key = 1 << (steps.place_words - 1).bit_length(), scan.form.reverse
+        if key not in self._known:
+            agreement.settle()
+            self._known[key] = acquire(agreement.comm, key[0], reverse=key[1])
+            self._known[key].last = LastUse()
+            agreement.begin()
+        steps.share(self._known[key])
+
+
+def _release_all(inboxes: dict[tuple[int, bool], Inbox]) -> None:
+    for inbox in inboxes.values():
+        inbox.last = None
+        release(inbox)
 
 
 def connect(scan: ShardScan, comm: Comm) -> None:

@@ -30,7 +30,7 @@ class PeerAccess(NamedTuple):
     fault: str  # why they cannot; empty if they can
     #: Of their hosts, for plans that nobody has asked to be "fused", and whose calls do not agree.
     handshake: Handshake | None
-    of: object = None  # one object for each communicator, which tells them apart in keys of caches
+    inboxes: Any = None  # ``peers.SharedInboxes`` of the communicator, for calls that agree
 
 
 @dataclass(eq=False)
@@ -47,6 +47,7 @@ class ShardScan:
     steps: Steps
     exscan: Exscan | Handshake
     terms: Terms  # on which the ranks must agree before they exchange totals
+    peers: PeerAccess | None  # of GPUs that exchange totals themselves
 
     @functools.cached_property
     def has_elements(self) -> bool:
@@ -174,6 +175,7 @@ def make(
         made,
         exscan,
         terms,
+        peers,
     )
 
 
@@ -209,7 +211,7 @@ GPU_STRATEGIES = {"fused", "nccl"}
 #: in some microseconds, and an inbox has two megabytes at most for 8 ranks.
 LONGEST_ROW = 64 << 10
 _FOR_GPUS = "it is for GPUs"
-_FOR_PLANS = "it is for plans whose calls do not agree on faults"
+_FOR_PLANS = "it is for PyTorch, and for plans whose calls do not agree on faults"
 
 
 def _fault_of_gpus(peers: PeerAccess | None, fault_of_scan: str) -> str:

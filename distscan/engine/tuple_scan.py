@@ -204,14 +204,16 @@ class TupleScan:
         if copied:
             self.part.steps.refuse_capture("x or segments must be copied")
 
-    def run(self, call: Agreement) -> Sequence[Any]:
+    def run(
+        self, call: Agreement, use_offset: Callable[[Any], None] = lambda offset: None
+    ) -> Sequence[Any]:
         """Scan, and return the results, in the shape of the result; collective.
 
-        It leaves a step of the agreement open. ``offset`` is then the total of all earlier ranks,
-        until the next scan of such arrays: None, a structure, or those of a row.
+        It leaves a step of the agreement open, but where GPUs exchange totals themselves.
+        ``use_offset`` gets the total of all earlier ranks: None, a structure, or those of a row.
         """
         with self.device:
-            self.offset = run(self.part, call, self._shard, self._results, self._flags)
+            use_offset(run(self.part, call, self._shard, self._results, self._flags))
             if self._cached:
                 cache.release(self._key, self.setup, self._of_kind)
             results = self._results

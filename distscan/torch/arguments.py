@@ -136,10 +136,8 @@ def _gpu(comm: Comm, x: Tensor) -> int:
     return _PROVEN if is_proven(comm, x.device.index) else _UNPROVEN
 
 
-def known_peers(comm: Comm, x: Tensor, lengths: tuple[int, ...]) -> PeerAccess | None:
-    """Return what the forward pass has found of the ranks' GPUs."""
-    if len(lengths) < 2 or not min(lengths) or _gpu(comm, x) != _PROVEN:
-        return None
+def known_peers(comm: Comm, x: Tensor) -> PeerAccess:
+    """Return what ``begin`` has last found of the ranks' GPUs."""
     return _peers(comm, x, _PROVEN)
 
 

@@ -8,6 +8,7 @@ way on every rank. So each call of a graph has a number there, which the ranks c
 """
 
 import itertools
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -49,7 +50,7 @@ def is_one_node(tensors: tuple[Tensor, ...], dim: Any, form: dict[str, Any]) -> 
 def call_compiled(name: str, tensors: tuple[Tensor, ...], dim: int, **form: Any) -> Any:
     """Call a function in a graph that is being compiled."""
     dtype = working_type(name, tensors, form.get("dtype"))
-    given, words = [tensor.to(dtype) for tensor in tensors], f"{name} {int(dim)}"
+    given, words = [tensor.to(dtype) for tensor in tensors], f"{name} {int(dim)} {_RESULTS}"
     enabled = torch.is_grad_enabled()
     for word in _OPTIONS:
         words += f" {word}" if form.get(word) else ""
@@ -63,6 +64,8 @@ def call_compiled(name: str, tensors: tuple[Tensor, ...], dim: int, **form: Any)
     return (results[0], results[1]) if form.get("return_indices") else results[0]
 
 
+#: PyTorch keeps graphs on disk: this changes when the results of the operators do.
+_RESULTS = "results-2"
 _OPTIONS = ("reverse", "exclusive", "return_indices")
 _TENSORS = ("initial", "segments")  # the last ones that an operator gets, if they are given
 
@@ -163,8 +166,9 @@ class _Form(NamedTuple):
 
     def state(self, x: Tensor) -> Tensor:
         """Return the state 0 before the first element of ``x``."""
-        columns = x.shape.numel() // max(x.shape[self.dim], 1)
-        return x.new_zeros(columns, dtype=wide_type(x.dtype))
+        shape = list(x.shape)
+        del shape[self.dim]
+        return x.new_zeros(math.prod(shape), dtype=wide_type(x.dtype))
 
 
 # ---- the operators -------------------------------------------------------------------------------
@@ -207,7 +211,10 @@ _PASSES = {
 def _scan(
     tensors: list[torch.Tensor], form: str, comm: str, site: int, needs: bool
 ) -> list[torch.Tensor]:
-    """Return the results, what else the backward pass needs, and the lengths of the shards."""
+    """Return the results, what else the backward pass needs, and what it needs of the ranks.
+
+    The last is the lengths of their shards, and whether their GPUs may exchange totals themselves.
+    """
     asked = _Form.of(form)
     inputs, initial, segments = asked.split(tensors)
     options = {word: word in asked.words for word in _OPTIONS}
@@ -233,8 +240,11 @@ def _scan(
         results = [from_rows(rows, inputs[0], asked.dim).contiguous() for rows in made]
         if asked.has_state:
             *_, state = context.saved_tensors
-            results.append(asked.state(inputs[0]) if state is None else state.clone())
-        return [*results, torch.tensor(way.lengths, dtype=torch.int64)]
+            none = asked.state(inputs[0])
+            results.append(none if state is None else state.to(none.dtype, copy=True))
+        by_gpus = way.peers is not None
+        ranks = torch.tensor([*way.lengths, by_gpus], dtype=torch.int64, device="cpu")
+        return [*results, ranks]
 
 
 @_scan.register_fake
@@ -245,7 +255,8 @@ def _(tensors: list[Tensor], form: str, comm: str, site: int, needs: bool) -> li
     types += [torch.bool] if asked.marks_winners else []
     results = [torch.empty(x.shape, dtype=dtype, device=x.device) for dtype in types]
     results += [asked.state(x)] if asked.has_state else []
-    return [*results, torch.empty(int(comm.split(maxsplit=1)[0]), dtype=torch.int64)]
+    ranks = 1 + int(comm.split(maxsplit=1)[0])
+    return [*results, torch.empty(ranks, dtype=torch.int64, device="cpu")]
 
 
 @library.custom_op("distscan::gradient", mutates_args=())
@@ -253,17 +264,18 @@ def _gradient(
     dy: torch.Tensor, kept: list[torch.Tensor], lengths: torch.Tensor, form: str, comm: str
 ) -> list[torch.Tensor]:
     """Return the gradients of the inputs, and of the first state if there is one."""
-    asked, ranks = _Form.of(form), tuple(lengths.tolist())
+    asked, (*ranks, by_gpus) = _Form.of(form), lengths.tolist()
     tensors, initial, segments = asked.split(kept)
     way = Direction(
         _find(comm),
-        ranks,
+        tuple(ranks),
         "reverse" in asked.words,
         "exclusive" in asked.words,
         segments,
         in_place=len(ranks) == 1 and initial is segments is None and asked.dim % dy.ndim > 0,
     )
-    way = way._replace(peers=known_peers(way.comm, dy, ranks))
+    if by_gpus:
+        way = way._replace(peers=known_peers(way.comm, dy))
     with torch.no_grad():
         context = _Context()
         context.way, context.saved_tensors = way, tuple(asked.saved(tensors, initial, way))

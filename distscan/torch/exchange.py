@@ -4,8 +4,8 @@ Kernels read and write the tensors' own memory, on PyTorch's current stream.
 """
 
 import functools
-import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,11 +50,16 @@ class Direction(NamedTuple):
 
 
 def native(x: Tensor) -> Any:
-    """Return a NumPy or CuPy array over the memory of a tensor; of a copy if it is not plain.
+    """Return a NumPy or CuPy array of the numbers of a tensor, in its memory or in a copy."""
+    return over(plain(x))
+
+
+def over(x: Tensor) -> Any:
+    """Return a NumPy or CuPy array over the memory of a contiguous tensor.
 
     PyTorch's and CuPy's own conversions by DLPack take 80 us.
     """
-    x = plain(x)
+    assert x.is_contiguous()
     if not x.is_cuda:
         if x.dtype != torch.bfloat16:
             return x.numpy()
@@ -70,7 +75,7 @@ def native(x: Tensor) -> Any:
 @functools.cache
 def _dtype(dtype: Any) -> np.dtype[Any]:
     """Return NumPy's type for PyTorch's."""
-    kind: np.dtype[Any] = native(torch.empty(0, dtype=dtype)).dtype
+    kind: np.dtype[Any] = over(torch.empty(0, dtype=dtype, device="cpu")).dtype
     return kind
 
 
@@ -79,35 +84,31 @@ def plain(x: Tensor) -> Tensor:
     return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def on_stream(x: Tensor) -> AbstractContextManager[Any]:
-    """Return a context in which PyTorch's current stream of the GPU of ``x`` is CuPy's, too."""
+@contextmanager
+def on_stream(x: Tensor) -> Iterator[None]:
+    """Order the work of a ``with`` block in PyTorch's current stream of the GPU of ``x``.
+
+    Usually it is CuPy's current stream, too. Else each waits for the other.
+    """
     if not x.is_cuda:
-        return nullcontext()
+        yield
+        return
     import cupy  # noqa: PLC0415 - only tensors on a GPU need it
 
     gpu = x.device.index
-    stream = torch.cuda.current_stream(gpu).cuda_stream
-    if cupy.cuda.get_current_stream(gpu).ptr == stream:
-        return nullcontext()
-    context: AbstractContextManager[Any] = _stream(stream, gpu)
-    return context
-
-
-class _Foreign:
-    """A stream of PyTorch, by CUDA's stream protocol."""
-
-    def __init__(self, pointer: int) -> None:
-        self._pointer = pointer
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._pointer
-
-
-@functools.cache  # PyTorch has some tens of streams, which live as long as the process
-def _stream(pointer: int, gpu: int) -> Any:
-    cuda = sys.modules["cupy"].cuda
-    with cuda.Device(gpu):
-        return cuda.Stream.from_external(_Foreign(pointer)) if pointer else cuda.Stream.null
+    with arrays.context(gpu):
+        theirs, pointer = torch.cuda.current_stream(gpu), cupy.cuda.get_current_stream(gpu).ptr
+        if pointer == theirs.cuda_stream:
+            yield
+            return
+        ours = torch.cuda.default_stream(gpu)
+        if pointer:
+            ours = torch.cuda.ExternalStream(pointer, device=gpu)
+        ours.wait_stream(theirs)
+        try:
+            yield
+        finally:
+            theirs.wait_stream(ours)
 
 
 # ---- scans and recurrences of rows -----------------------------------------------------------
@@ -124,9 +125,9 @@ def scan_rows(x: Tensor, op: str, way: Direction) -> Tensor:
 def _scan(call: Agreement, x: Tensor, op: str, way: Direction, *, comm: Comm) -> Tensor:
     """Scan rows [..., n, m] along n."""
     with on_stream(x):
-        x, y = plain(x), torch.empty_like(x, memory_format=torch.contiguous_format)
+        y = x.new_empty(x.shape)
         asked = {"axis": x.ndim - 2, "exclusive": way.exclusive, "reverse": way.reverse}
-        request = ScanRequest.parse(native(x), native(y), None, None, {"op": op, **asked})
+        request = ScanRequest.parse(native(x), over(y), None, None, {"op": op, **asked})
         scan_array(call, request, way.peers)
     return y
 
@@ -137,7 +138,7 @@ def _scan_in_segments(
 ) -> Tensor:
     """Scan rows [n, m] along n; ``heads`` [n, 1] say where segments begin."""
     with on_stream(x):
-        results = torch.empty_like(x), torch.empty(x.shape, dtype=torch.bool, device=x.device)
+        results = x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.bool)
         body(scan)(
             call,
             (native(x), native(heads.expand(x.shape))),
@@ -145,7 +146,7 @@ def _scan_in_segments(
             axis=0,
             comm=comm,
             reverse=way.reverse,
-            out=tuple(map(native, results)),
+            out=tuple(map(over, results)),
         )
     return results[0]
 
@@ -171,22 +172,21 @@ def solve_rows(
     The second is ``first`` on one rank, on CPUs, and without ``before``.
     """
     with on_stream(b):
-        h = torch.empty_like(b, memory_format=torch.contiguous_format)
-        state = None
+        h, state = b.new_empty(b.shape), None
         if before and call.several and b.is_cuda:
             wide = wide_type(b.dtype)
             state = b.new_zeros(b.shape[-1], dtype=wide)
             if first is not None:
                 state.copy_(first)
-        recurrence.solve_rows(
+        recurrence.solve_native(
             call,
             native(a),
             native(b),
-            native(h),
+            over(h),
             reverse=way.reverse,
             initial=None if first is None else native(first.cpu()),
-            before=None if state is None else native(state),
-            peers=way.peers if first is None else None,
+            before=None if state is None else over(state),
+            peers=way.peers,
         )
     return h, first if state is None else state
 
@@ -217,10 +217,10 @@ def find_gradients(
     That of the first factor of this rank is as if the state before it were 0.
     """
     with on_stream(dh):
-        da, db = (torch.empty_like(h, memory_format=torch.contiguous_format) for _ in range(2))
+        da, db = h.new_empty(h.shape), h.new_empty(h.shape)
         form: Any = {"reverse": way.reverse, "peers": way.peers}
-        results = native(da), native(db)
-        recurrence.find_gradients(call, native(a), native(h), native(dh), results, **form)
+        results = over(da), over(db)
+        recurrence.find_native_gradients(call, native(a), native(h), native(dh), results, **form)
     return da, db
 
 
@@ -231,7 +231,9 @@ def solve_matrices(
     """Solve recurrences of rows of matrices [n, m, k, k] and of vectors [n, m, k]."""
     with on_stream(b):
         starts = None if heads is None else native(heads.expand(b.shape[:2]))
-        h = recurrence.solve_matrices(call, native(a), native(b), starts, reverse=way.reverse)
+        h = recurrence.solve_native_matrices(
+            call, native(a), native(b), starts, reverse=way.reverse
+        )
         return tensor(h, b)
 
 
@@ -303,7 +305,7 @@ def row_of_owner(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> T
         return plain(x[..., 0 if way.reverse else -1, :]).clone()
     owner = way.ranks()[-1]
     row = plain(x[:1] if way.reverse else x[-1:]).cpu()
-    row = row if comm.rank == owner else torch.empty((1, x.shape[1]), dtype=x.dtype)
+    row = row if comm.rank == owner else row.new_empty((1, x.shape[1]))
     call.settle()
     call.begin()
     comm.Bcast([_bytes(row), MPI.BYTE], owner)
@@ -317,7 +319,7 @@ def sum_for_owner(call: Agreement, x: Tensor, *, comm: Comm, way: Direction) -> 
     if not call.several:
         return x
     sent = plain(x).cpu()
-    received = torch.zeros((comm.size, len(x)), dtype=x.dtype)
+    received = sent.new_zeros((comm.size, len(x)))
     call.settle()
     call.begin()
     owner = way.ranks()[-1]

@@ -92,11 +92,12 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dh: Tensor) -> tuple[Any, ...]:
-        a, h, first, _ = ctx.saved_tensors
+        saved = ctx.saved_tensors
+        a, h, first, _ = saved
         way, other = ctx.way, ctx.way.other()
         meet(way.comm)
         if way.segments is None and not torch.is_grad_enabled():
-            return *_gradients(ctx.saved_tensors, dh, way), None
+            return *_gradients(saved, dh, way), None
         db = Recurrence.apply(Shift.apply(a.conj(), other), dh, None, other)
         before, dfirst = Shift.apply(h.conj(), way), None
         if way.segments is not None:  # the first element of each, in the order of the scan
@@ -113,9 +114,10 @@ class Recurrence(torch.autograd.Function):
 def _gradients(
     saved: tuple[Tensor, ...], dh: Tensor, way: Direction
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return da, db and that of ``first``, without derivatives: one pass over a GPU's memory.
+    """Return da, db and that of ``first``, without derivatives.
 
-    ``saved`` are those of the forward pass. The last one, on GPUs, comes before the first row.
+    Of several columns on a GPU it is one pass over memory. ``saved`` are those of the forward pass.
+    The last one, on GPUs, comes before the first row.
     """
     a, h, first, state = saved
     n, place = h.shape[-2], h.shape[-2] - 1 if way.reverse else 0

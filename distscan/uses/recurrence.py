@@ -162,7 +162,7 @@ def linear_recurrence(
 # ---- recurrences of rows [n, m], or [outer, n, m] on one rank, of native contiguous arrays ------
 
 
-def solve_rows(
+def solve_native(
     call: Agreement,
     a: Any,
     b: Any,
@@ -180,7 +180,7 @@ def solve_rows(
     first row; where no rows come before it, it is left alone. For ``peers`` see ``scan_array``.
     """
     acc = _acc(b.dtype)
-    seed = None if initial is None else _maps(initial, acc)
+    seed = None if initial is None or not initial.size else _maps(initial, acc)
     types = acc, np.dtype([("x1", b.dtype)])
     with arrays.on_device(b):
         (a, b), shaped = _as_scanned(b.ndim - 2, a, b)
@@ -188,14 +188,12 @@ def solve_rows(
         options = ScanOptions(MAPS, axis=b.ndim - 2, reverse=reverse, initial=seed)
         scan = TupleScan(options, [a, b], [to], types=types, ranks=call.comm.size, peers=peers)
         call.same, call.has_elements = scan.terms, scan.part.has_elements
-        scan.run(call)
+        scan.run(call, lambda offset: _put_states(before, offset, acc))
         if to is not h:
             h[...] = shaped(to)
-        if before is not None and scan.offset is not None:
-            _put_states(before, scan.offset, acc)
 
 
-def find_gradients(
+def find_native_gradients(
     call: Agreement,
     a: Any,
     h: Any,
@@ -227,7 +225,9 @@ def find_gradients(
         scan.run(call)
 
 
-def solve_matrices(call: Agreement, a: Any, b: Any, heads: Any = None, *, reverse: bool) -> Any:
+def solve_native_matrices(
+    call: Agreement, a: Any, b: Any, heads: Any = None, *, reverse: bool
+) -> Any:
     """Return ``h[t] = a[t] h[t-1] + b[t]`` of matrices and vectors, along axis 0; collective.
 
     ``a`` is [n, m, k, k], ``b`` [n, m, k], of one type of floats or complex numbers; so is the
@@ -257,6 +257,8 @@ def _acc(number: np.dtype[Any]) -> np.dtype[Any]:
 
 def _put_states(to: Any, offset: Any, acc: np.dtype[Any]) -> None:
     """Store the states of the maps that come before a shard; on a GPU they stay there."""
+    if to is None or offset is None:
+        return
     if isinstance(offset, HostFields):
         states = offset.arrays[1]
     elif isinstance(offset, np.ndarray):

@@ -645,14 +645,44 @@ def test_two_backward_passes(comm, rng):
     assert torch.equal(first, second)
 
 
-def test_checkpoint(comm, rng):
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: scans.cumprod(x, 0), lambda x: scans.linear_recurrence(x.sigmoid(), x)],
+    ids=["cumprod", "recurrence"],
+)
+def test_checkpoint(function, comm, rng):
     """The forward pass runs again in the backward pass."""
     from torch.utils.checkpoint import checkpoint
 
     x = drawn(rng, 5).requires_grad_()
-    plain = torch.autograd.grad(scans.cumprod(x, 0).sum(), x)
-    again = checkpoint(functools.partial(scans.cumprod, dim=0), x, use_reentrant=False)
+    plain = torch.autograd.grad(function(x).sum(), x)
+    again = checkpoint(function, x, use_reentrant=False)
     assert torch.equal(*plain, *torch.autograd.grad(again.sum(), x))
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "logaddexp"])
+def test_segments_of_strided_tensors(op, comm, rng):
+    """Results are right whatever the strides of x."""
+    heads = torch.arange(4) % 2 == 0
+    x = drawn(rng, 3, 4)
+    want = scans.scan(x.clone().T.contiguous(), 0, op, segments=heads).T
+    for each in (x, x.T.contiguous().T, torch.stack([x, x], -1)[..., 1]):
+        assert torch.equal(scans.scan(each, 1, op, segments=heads), want)
+        torch.testing.assert_close(scans.cumsum(each, 1), scans.cumsum(each.T.clone(), 0).T)
+
+
+def test_no_columns_with_a_first_state(comm):
+    a, first = torch.ones(3, 0), torch.ones(0)
+    assert scans.linear_recurrence(a, a, initial=first).shape == (3, 0)
+
+
+def test_another_default_device(comm):
+    """A tensor's own device counts."""
+    x = torch.ones(3)
+    with torch.device("meta"):
+        y, last = scans.linear_recurrence(x, x.to(torch.bfloat16), return_last=True)
+    assert y.device == last.device == x.device
+    torch.testing.assert_close(last.item(), 3.0 * comm.size)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # PyTorch's own
@@ -794,6 +824,22 @@ def test_inductor(comm, rng):
     got, want = torch.compile(layer, fullgraph=True)(x), layer(x)
     torch.testing.assert_close(got, want)
     gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.timeout(300)
+def test_inductor_of_a_first_state(comm, rng):
+    """It knows the shapes and types of all that an operator returns, of an empty shard, too."""
+
+    def layer(a, b, first):
+        return scans.linear_recurrence(a, b, initial=first) * 2
+
+    torch._dynamo.reset()
+    a, b = drawn(rng, 2, 0 if comm.rank == 1 else 4, 3).to(torch.bfloat16).sigmoid()
+    inputs = [each.detach().requires_grad_() for each in (a, b, torch.ones(3).to(a))]
+    got, want = torch.compile(layer, fullgraph=True)(*inputs), layer(*inputs)
+    torch.testing.assert_close(got, want)
+    gradients = [torch.autograd.grad(y.sum(), inputs) for y in (got, want)]
     torch.testing.assert_close(*gradients)
 
 
