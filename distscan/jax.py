@@ -59,7 +59,8 @@ def cumsum(
     axis_name: str | None = None,
     exclusive: bool = False,
     reverse: bool = False,
-) -> Array:
+    return_total: bool = False,
+) -> Any:
     """Return the cumulative sum along ``axis`` over all shards, as ``jax.lax.cumsum``.
 
     Parameters
@@ -76,11 +77,16 @@ def cumsum(
         Whether each result leaves out its own element.
     reverse
         Whether to scan from the last element.
+    return_total
+        Whether to return the sum of all shards along ``axis``, too.
 
     Returns
     -------
     array, of the shape and the type of ``x``
         This shard of the result.
+    total
+        With ``return_total``: of the shape of ``x`` without ``axis``, the same for all shards. Over
+        ranks, all use it in their losses, or none: the gradients are added up.
 
     Examples
     --------
@@ -93,7 +99,8 @@ def cumsum(
     >>> jax.grad(lambda x: distscan.jax.cumsum(x, 0).sum())(x)
     Array([2., 1.], dtype=float32)
     """
-    return _scanned(_SUM, x, axis, comm, axis_name, exclusive=exclusive, reverse=reverse)
+    form: Any = {"exclusive": exclusive, "reverse": reverse, "return_total": return_total}
+    return _scanned(_SUM, x, axis, comm, axis_name, **form)
 
 
 def cumprod(
@@ -104,9 +111,11 @@ def cumprod(
     axis_name: str | None = None,
     exclusive: bool = False,
     reverse: bool = False,
-) -> Array:
+    return_total: bool = False,
+) -> Any:
     """Return the cumulative product; as ``jax.lax.cumprod``. See ``cumsum``."""
-    return _scanned(_PRODUCT, x, axis, comm, axis_name, exclusive=exclusive, reverse=reverse)
+    form: Any = {"exclusive": exclusive, "reverse": reverse, "return_total": return_total}
+    return _scanned(_PRODUCT, x, axis, comm, axis_name, **form)
 
 
 def cumlogsumexp(
@@ -116,9 +125,11 @@ def cumlogsumexp(
     comm: Comm | None = None,
     axis_name: str | None = None,
     reverse: bool = False,
-) -> Array:
+    return_total: bool = False,
+) -> Any:
     """Return log(sum of exp(x)), cumulatively; as ``jax.lax.cumlogsumexp``. See ``cumsum``."""
-    return _scanned(_LOG_SUM, x, axis, comm, axis_name, reverse=reverse)
+    form: Any = {"reverse": reverse, "return_total": return_total}
+    return _scanned(_LOG_SUM, x, axis, comm, axis_name, **form)
 
 
 def cummax(
@@ -128,12 +139,16 @@ def cummax(
     comm: Comm | None = None,
     axis_name: str | None = None,
     reverse: bool = False,
-) -> Array:
+    return_indices: bool = False,
+) -> Any:
     """Return the cumulative maximum; as ``jax.lax.cummax``. See ``cumsum``.
 
-    Over ranks, the last of equal elements gets the gradient; JAX divides it among them.
+    Over ranks, the last of equal elements gets the gradient; JAX divides it among them. With
+    ``return_indices``, a pair is returned: the maxima, and the places of these elements among those
+    of all shards, of equal ones the last in the order of the scan.
     """
-    return _scanned(_MAXIMUM, x, axis, comm, axis_name, reverse=reverse)
+    y = _scanned(_MAXIMUM, x, axis, comm, axis_name, reverse=reverse)
+    return (y, _places(x, y, axis, comm, axis_name, reverse=reverse)) if return_indices else y
 
 
 def cummin(
@@ -143,9 +158,11 @@ def cummin(
     comm: Comm | None = None,
     axis_name: str | None = None,
     reverse: bool = False,
-) -> Array:
+    return_indices: bool = False,
+) -> Any:
     """Return the cumulative minimum; as ``jax.lax.cummin``. See ``cummax``."""
-    return _scanned(_MINIMUM, x, axis, comm, axis_name, reverse=reverse)
+    y = _scanned(_MINIMUM, x, axis, comm, axis_name, reverse=reverse)
+    return (y, _places(x, y, axis, comm, axis_name, reverse=reverse)) if return_indices else y
 
 
 def linear_recurrence(
@@ -157,6 +174,7 @@ def linear_recurrence(
     axis_name: str | None = None,
     reverse: bool = False,
     initial: Array | None = None,
+    segments: Array | None = None,
     return_last: bool = False,
 ) -> Any:
     """Solve ``h[t] = a[t] * h[t-1] + b[t]`` along ``axis``, over all shards. See ``cumsum``.
@@ -169,6 +187,9 @@ def linear_recurrence(
         The state before the first element: of the shape of ``b`` without ``axis``, the same for all
         shards. None is 0. Over ranks, its gradient is on the rank with the first element, and 0 on
         the others: add them up.
+    segments
+        Where independent recurrences begin, such as packed sequences: bools [n], n the length of
+        this shard along ``axis``, True at the first element of each. Not with ``initial``.
     return_last
         Whether to return the state after the last element, too, the same for all shards. If there
         are no elements, it is ``initial``, or 0. Over ranks, all use it in their losses, or none:
@@ -194,38 +215,75 @@ def linear_recurrence(
     first = jnp.zeros(shape, b.dtype) if initial is None else jnp.asarray(initial, b.dtype)
     if first.shape != shape:
         raise ValueError(f"initial has shape {list(first.shape)}; the states have {list(shape)}")
+    heads = None if segments is None else jnp.asarray(segments)
+    if heads is not None and (heads.dtype != bool or heads.shape != (b.shape[axis],)):
+        raise ValueError(
+            f"segments are {heads.dtype}{list(heads.shape)}, not bool[{b.shape[axis]}]"
+        )
+    if heads is not None and initial is not None:
+        raise ValueError("initial is not for segments")
+    start = None if initial is None else first
     if axis_name is None:
         way = _Way.of(comm, axis, reverse=reverse)
-        h, last = _solved(a, b, None if initial is None else first, way, return_last=return_last)
+        h, last = _solved(a, b, start, heads, way, return_last=return_last)
     else:
-        h, last = _solved_over_devices(
-            a, b, None if initial is None else first, axis, axis_name, reverse=reverse
-        )
+        h, last = _solved_over_devices((a, b), start, heads, axis, axis_name, reverse=reverse)
         last = first if last is None else last
     return (h, last) if return_last else h
 
 
 def _solved_over_devices(
-    a: Array, b: Array, first: Array | None, axis: int, name: str, *, reverse: bool
+    maps: tuple[Array, ...],
+    first: Array | None,
+    heads: Array | None,
+    axis: int,
+    name: str,
+    *,
+    reverse: bool,
 ) -> tuple[Array, Array | None]:
     """Return this device's part of h, and the last state of all devices; None if there is none."""
-    identity = jnp.ones((), b.dtype), jnp.zeros((), b.dtype)
-    local = lax.associative_scan(_then, (a, b), reverse=reverse, axis=axis)
+    b = maps[1]
+    identity: tuple[Array, ...] = jnp.ones((), b.dtype), jnp.zeros((), b.dtype)
+    if heads is not None:
+        heads = _heads_over_devices(heads, name) if reverse else heads
+        begins = heads.reshape([-1 if i == axis else 1 for i in range(b.ndim)])
+        maps = *maps, jnp.broadcast_to(begins, b.shape)
+        identity = *identity, jnp.zeros((), bool)
+    local = lax.associative_scan(_then, maps, reverse=reverse, axis=axis)
     before = _before(local, _then, identity, axis, name, reverse=reverse)
     if first is not None:
         state = jnp.expand_dims(first, axis)
         before = _then((jnp.ones_like(state), state), before)
     h = _then(before, local)[1]
-    if h.shape[axis] == 0:  # so it is on all devices
-        return h, None
-    row = lax.index_in_dim(h, 0 if reverse else -1, axis, keepdims=False)
+    return h, _last_over_devices(h, axis, name, reverse=reverse)
+
+
+def _last_over_devices(y: Array, axis: int, name: str, *, reverse: bool) -> Array | None:
+    """Return the last row of all devices, on each; None if there is none."""
+    if y.shape[axis] == 0:  # so it is on all devices
+        return None
+    row = lax.index_in_dim(y, 0 if reverse else -1, axis, keepdims=False)
     ends = lax.axis_index(name) == (0 if reverse else lax.psum(1, name) - 1)
-    return h, lax.psum(jnp.where(ends, row, 0), name)
+    return lax.psum(jnp.where(ends, row, 0), name)
 
 
-def _then(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Compose maps h -> a h + b."""
-    return later[0] * earlier[0], later[0] * earlier[1] + later[1]
+def _heads_over_devices(heads: Array, name: str) -> Array:
+    """Return where segments begin in a reverse scan: the element before the head of the next."""
+    if not len(heads):
+        return heads
+    device, devices = lax.axis_index(name), lax.psum(1, name)
+    every = lax.all_gather(heads[0], name)  # [devices]
+    behind = jnp.where(device + 1 < devices, every[jnp.minimum(device + 1, devices - 1)], False)
+    return jnp.append(heads[1:], behind)
+
+
+def _then(earlier: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Compose maps h -> a h + b. Where a third array says so, a segment begins, from h = 0."""
+    a, b, *begins = earlier
+    if begins:
+        a, b = jnp.where(later[2], 0, a), jnp.where(later[2], 0, b)
+        begins = [begins[0] | later[2]]
+    return later[0] * a, later[0] * b + later[1], *begins
 
 
 # ---- over devices --------------------------------------------------------------------------------
@@ -350,19 +408,61 @@ def _scanned(
     *,
     reverse: bool,
     exclusive: bool = False,
-) -> Array:
+    return_total: bool = False,
+) -> Any:
+    """Return this shard of a scan; with ``return_total``, the total of all shards, too."""
     x = jnp.asarray(x)
     axis = _axis(x, axis)
-    if axis_name is None:
-        return function.over_ranks(x, _Way.of(comm, axis, reverse=reverse, exclusive=exclusive))
     combine, identity = function.combine, jnp.asarray(function.identity(x.dtype), x.dtype)
+    if axis_name is None:
+        way = _Way.of(comm, axis, reverse=reverse, exclusive=exclusive)
+        y, n = function.over_ranks(x, way), x.shape[axis]
+        if not return_total:
+            return y
+        number = jax.ShapeDtypeStruct((), np.int32)
+        place = way.call_plainly(partial(_place, n, (False, True)), number)
+        total = _last(combine(y, x) if exclusive else y, way, n)
+        return y, jnp.where(place == _NOBODY, identity, total)
     local = function.local(x, axis=axis, reverse=reverse)
     before = _before(local, combine, identity, axis, axis_name, reverse=reverse)
     y = combine(before, local)
-    if not exclusive or y.shape[axis] == 0:
-        return y
-    some = lax.slice_in_dim(y, *((1, None) if reverse else (0, -1)), axis=axis)
-    return jnp.concatenate([some, before] if reverse else [before, some], axis)
+    total = _last_over_devices(y, axis, axis_name, reverse=reverse)
+    if exclusive and y.shape[axis]:
+        some = lax.slice_in_dim(y, *((1, None) if reverse else (0, -1)), axis=axis)
+        y = jnp.concatenate([some, before] if reverse else [before, some], axis)
+    if total is None:
+        total = jnp.full((*x.shape[:axis], *x.shape[axis + 1 :]), identity)
+    return (y, total) if return_total else y
+
+
+def _places(
+    x: Array, y: Array, axis: int, comm: Comm | None, axis_name: str | None, *, reverse: bool
+) -> Array:
+    """Return the place of the element that each cumulative maximum or minimum is."""
+    x, y = lax.stop_gradient(jnp.asarray(x)), lax.stop_gradient(y)
+    axis, integer = _axis(x, axis), jnp.asarray(0).dtype
+    way = None if axis_name is not None else _Way.of(comm, axis, reverse=reverse)
+    n = x.shape[axis]
+    if way is None:
+        start = n * lax.axis_index(axis_name)
+    else:
+        start = way.call_plainly(partial(_start, n), jax.ShapeDtypeStruct((), integer))
+    places = (start + jnp.arange(n)).astype(integer)
+    places = places.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    none = jnp.asarray(jnp.iinfo(integer).max if reverse else -1, integer)
+    own = jnp.where((x == y) | jnp.isnan(x), places, none)
+    latest = _MINIMUM if reverse else _MAXIMUM
+    return _scanned(latest, own, axis, comm, axis_name, reverse=reverse)
+
+
+@collective
+def _start(call: Agreement, n: int, *, comm: Comm, reverse: bool) -> int:
+    """Return the number of elements on all ranks before this one."""
+    call.same = Terms({"the function": "the places of elements"})
+    call.settle()
+    lengths = call.comm.allgather(n)
+    call.begin()
+    return sum(lengths[: call.comm.rank])
 
 
 def _scan(x: Array, op: str, way: _Way) -> Array:
@@ -407,29 +507,49 @@ _shift.defvjp(
 )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _recurrence(a: Array, b: Array, way: _Way) -> Array:
-    return way.call(solve, b, a, b)
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _recurrence(a: Array, b: Array, heads: Array | None, way: _Way) -> Array:
+    if heads is None:
+        return way.call(solve, b, a, b)
+
+    def call(a: Any, b: Any, heads: Any, **options: Any) -> Any:
+        rows = (np.moveaxis(each, way.axis, 0) for each in (a, b))
+        return np.moveaxis(solve(*rows, segments=heads, **options), 0, way.axis)
+
+    return way.call_plainly(call, b, a, b, heads)
 
 
-def _recurrence_forward(a: Array, b: Array, way: _Way) -> tuple[Array, Any]:
-    h = _recurrence(a, b, way)
-    return h, (a, h)
+def _recurrence_forward(a: Array, b: Array, heads: Array | None, way: _Way) -> tuple[Array, Any]:
+    h = _recurrence(a, b, heads, way)
+    return h, (a, h, heads)
 
 
-def _recurrence_backward(way: _Way, kept: Any, dh: Array) -> tuple[Array, Array]:
-    """db[t] = dh[t] + a[t+1] db[t+1]; da[t] = db[t] h[t-1]."""
-    a, h = kept
-    other = way.other()
-    db = _recurrence(_shift(a, other), dh, other)
-    return db * _shift(h, way._replace(is_backward=True)), db
+def _recurrence_backward(way: _Way, kept: Any, dh: Array) -> tuple[Array, Array, None]:
+    """db[t] = dh[t] + a[t+1] db[t+1]; da[t] = db[t] h[t-1], without that of another segment."""
+    a, h, heads = kept
+    other, again = way.other(), way._replace(is_backward=True)
+    db = _recurrence(_shift(a, other), dh, heads, other)
+    before = _shift(h, again)
+    if heads is not None:
+        # Of a reverse scan, the first element of a segment is the one before the head of the next.
+        along = again._replace(axis=0)
+        begins = along.call(_shifted, heads, heads) if way.reverse else heads
+        shape = [-1 if i == way.axis else 1 for i in range(h.ndim)]
+        before = jnp.where(begins.reshape(shape), 0, before)
+    return db * before, db, None
 
 
 _recurrence.defvjp(_recurrence_forward, _recurrence_backward)
 
 
 def _solved(
-    a: Array, b: Array, first: Array | None, way: _Way, *, return_last: bool
+    a: Array,
+    b: Array,
+    first: Array | None,
+    heads: Array | None,
+    way: _Way,
+    *,
+    return_last: bool,
 ) -> tuple[Array, Any]:
     """Return this rank's part of h, and the last state of all ranks if it is asked for."""
     axis, n, place = way.axis, b.shape[way.axis], None
@@ -442,7 +562,7 @@ def _solved(
             term = lax.index_in_dim(a, at, axis) * jnp.expand_dims(first, axis)
             index = (slice(None),) * axis + (slice(at, at + 1),)
             b = b.at[index].add(jnp.where(place == _FIRST, term, 0))
-    h, last = _recurrence(a, b, way), None
+    h, last = _recurrence(a, b, heads, way), None
     if return_last:
         last = _last(h, way, n)
         if first is not None:
@@ -534,8 +654,8 @@ def _product_backward(way: _Way, x: Array, dy: Array) -> tuple[Array]:
     other = way.other()._replace(exclusive=False)
     before = _product(x, way._replace(exclusive=True, is_backward=True))
     if way.exclusive:
-        return (before * _shift(_recurrence(x, dy, other), other),)
-    return (before * _recurrence(_shift(x, other), dy, other),)
+        return (before * _shift(_recurrence(x, dy, None, other), other),)
+    return (before * _recurrence(_shift(x, other), dy, None, other),)
 
 
 _product.defvjp(lambda x, way: (_product(x, way), x), _product_backward)
@@ -580,7 +700,7 @@ def _extreme(op: str) -> Any:
         # An element that wins gets dy up to the next one that wins.
         other = way.other()
         goes_on = _shift((~wins).astype(dy.dtype), other)
-        return (jnp.where(wins, _recurrence(goes_on, dy, other), 0),)
+        return (jnp.where(wins, _recurrence(goes_on, dy, None, other), 0),)
 
     extreme.defvjp(forward, backward)
     return extreme

@@ -145,6 +145,143 @@ def test_initial_and_last_states_of_ranks(reverse, axis, compiled, comm):
     np.testing.assert_allclose(comm.allreduce(np.asarray(got[2])), wanted[2], rtol=1e-9)
 
 
+TOTALS = {
+    "sum": (scans.cumsum, jnp.sum, {}),
+    "exclusive sum": (scans.cumsum, jnp.sum, {"exclusive": True}),
+    "exclusive product": (scans.cumprod, jnp.prod, {"exclusive": True}),
+    "log sum": (scans.cumlogsumexp, jax.nn.logsumexp, {}),
+}
+
+
+@REVERSE
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", TOTALS)
+def test_totals_of_ranks(name, axis, reverse, comm):
+    """All ranks have them, also those without elements; their gradients are added up."""
+    function, reduce, form = TOTALS[name]
+    (x, *_), mine = deal(comm, (2, 3), axis)
+
+    def ours(x):
+        y, total = function(x, axis, comm=comm, reverse=reverse, return_total=True, **form)
+        return (total**2).sum() / comm.size + 0 * y.sum(), total
+
+    (_, total), found = jax.jit(jax.value_and_grad(ours, has_aux=True))(x[mine])
+    np.testing.assert_allclose(total, reduce(x, axis=axis), rtol=1e-10)
+    wanted = jax.grad(lambda x: (reduce(x, axis=axis) ** 2).sum())(x)
+    np.testing.assert_allclose(found, wanted[mine], rtol=1e-9)
+
+
+def test_totals_of_no_elements(comm):
+    for function, want in ((scans.cumsum, 0), (scans.cumprod, 1), (scans.cumlogsumexp, -jnp.inf)):
+        total = function(jnp.zeros((0, 2)), 0, comm=comm, return_total=True)[1]
+        np.testing.assert_array_equal(total, [want, want])
+
+
+def winners(x, axis, *, minimum, reverse):
+    """The places of cumulative maxima or minima; of equal ones the last in scan order."""
+    x = np.moveaxis(np.asarray(x), axis, 0)[:: -1 if reverse else 1]
+    places, best, place = [], x[0], np.zeros(x.shape[1:], int)
+    for t, row in enumerate(x):
+        wins = row <= best if minimum else row >= best
+        best, place = np.where(wins, row, best), np.where(wins, t, place)
+        places.append(len(x) - 1 - place if reverse else place)
+    return np.moveaxis(np.stack(places)[:: -1 if reverse else 1], 0, axis)
+
+
+@REVERSE
+@pytest.mark.parametrize("minimum", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_indices(axis, minimum, reverse, comm):
+    (x, *_), mine = deal(comm, (2, 3), axis)
+    x, function = jnp.round(4 * x), scans.cummin if minimum else scans.cummax
+    form = {"reverse": reverse, "return_indices": True}
+    want = winners(x, axis, minimum=minimum, reverse=reverse)
+    y, places = jax.jit(lambda x: function(x, axis, comm=comm, **form))(x[mine])
+    np.testing.assert_array_equal(places, want[mine])
+    gradient = jax.grad(lambda x: function(x, axis, comm=comm, **form)[0].sum())(x[mine])
+    assert gradient.shape == y.shape
+    if comm.size == 1:
+        x = jnp.tile(x, (4, 4))
+        spec = PartitionSpec(*("shards" if i == axis else None for i in range(2)))
+        mesh = Mesh(np.array(jax.devices()[:4]), ("shards",), axis_types=(AxisType.Auto,))
+        sharded = jax.shard_map(
+            lambda x: function(x, axis, axis_name="shards", **form)[1],
+            mesh=mesh, in_specs=spec, out_specs=spec,
+        )  # fmt: skip
+        want = winners(x, axis, minimum=minimum, reverse=reverse)
+        np.testing.assert_array_equal(jax.jit(sharded)(x), want)
+
+
+@pytest.mark.one_rank
+@REVERSE
+@pytest.mark.parametrize("name", TOTALS)
+def test_totals_of_devices(name, reverse, rng):
+    function, reduce, form = TOTALS[name]
+    x = jnp.asarray(rng.uniform(0.2, 1, (8, 3)))
+    mesh = Mesh(np.array(jax.devices()[:4]), ("shards",), axis_types=(AxisType.Auto,))
+    sharded = jax.shard_map(
+        lambda x: function(x, 0, axis_name="shards", reverse=reverse, return_total=True, **form),
+        mesh=mesh, in_specs=PartitionSpec("shards"),
+        out_specs=(PartitionSpec("shards"), PartitionSpec()),
+    )  # fmt: skip
+    np.testing.assert_allclose(jax.jit(sharded)(x)[1], reduce(x, axis=0), rtol=1e-10)
+    got = jax.jit(jax.grad(lambda x: (sharded(x)[1] ** 2).sum()))(x)
+    np.testing.assert_allclose(got, jax.grad(lambda x: (reduce(x, axis=0) ** 2).sum())(x))
+
+
+def solved_in_segments(a, b, heads, axis=0, *, reverse=False):
+    """The recurrence of each segment for itself."""
+    ends = [*np.flatnonzero(heads), len(heads)]
+    parts = []
+    for begin, end in zip([0, *ends], ends, strict=False):
+        pair = (lax.slice_in_dim(x, begin, end, axis=axis) for x in (a, b))
+        parts += [solved(*pair, axis, reverse=reverse)] if end > begin else []
+    return jnp.concatenate(parts, axis)
+
+
+@REVERSE
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_segments_of_ranks(reverse, axis, compiled, comm):
+    """They begin at any rank, and end at another one."""
+    (*whole, weights), mine = deal(comm, (2, 3), axis)
+    heads = np.random.default_rng(comm.size).random(whole[0].shape[axis]) < 0.4
+    own = jnp.asarray(heads[mine[axis]])
+    ours = functools.partial(scans.linear_recurrence, segments=own, comm=comm)
+    form = {"axis": axis, "reverse": reverse}
+    gradient = jax.value_and_grad(loss(ours, weights[mine], **form), argnums=(0, 1))
+    value, found = (jax.jit(gradient) if compiled else gradient)(*(x[mine] for x in whole))
+    whole_loss = lambda a, b: (solved_in_segments(a, b, heads, **form) * weights).sum()  # noqa: E731
+    want, wanted = jax.value_and_grad(whole_loss, argnums=(0, 1))(*whole)
+    assert comm.allreduce(float(value)) == pytest.approx(float(want))
+    for got, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, expected[mine], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.one_rank
+@REVERSE
+@pytest.mark.parametrize("axis", [0, 1])
+def test_segments_of_devices(reverse, axis, rng):
+    a, b, weights = (jnp.asarray(rng.uniform(0.2, 1, (8, 8))) for _ in range(3))
+    heads = jnp.asarray([False, True, False, False, True, True, False, False])
+    mesh = Mesh(np.array(jax.devices()[:4]), ("shards",), axis_types=(AxisType.Auto,))
+    spec, line = PartitionSpec(*[None] * axis, "shards"), PartitionSpec("shards")
+
+    def solve(a, b, heads):
+        return scans.linear_recurrence(
+            a, b, axis, segments=heads, reverse=reverse, axis_name="shards"
+        )
+
+    sharded = jax.shard_map(solve, mesh=mesh, in_specs=(spec, spec, line), out_specs=spec)
+    loop = functools.partial(solved_in_segments, axis=axis, reverse=reverse)
+    np.testing.assert_allclose(jax.jit(sharded)(a, b, heads), loop(a, b, heads), rtol=1e-10)
+    passes = []
+    for function in (jax.jit(sharded), loop):
+        passes.append(jax.grad(loss(function, weights, heads), argnums=(0, 1))(a, b))
+    for found, expected in zip(*passes, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_the_last_state_of_no_elements(comm):
     nothing, first = jnp.zeros((0, 2)), jnp.array([3.0, 4.0])
     for initial, want in ((first, first), (None, jnp.zeros(2))):
@@ -244,6 +381,10 @@ def test_refusals(comm, monkeypatch):
         scans.linear_recurrence(x.astype("int32"), x.astype("int32"), comm=comm)
     with pytest.raises(ValueError, match="not alike"):
         scans.linear_recurrence(x, x[:1], comm=comm)
+    with pytest.raises(ValueError, match=r"not bool\[3\]"):
+        scans.linear_recurrence(x, x, segments=jnp.ones(3), comm=comm)
+    with pytest.raises(ValueError, match="initial is not for segments"):
+        scans.linear_recurrence(x, x, initial=x[0], segments=jnp.ones(3, bool), comm=comm)
     if comm.size == 1:
         return
     last = comm.rank == comm.size - 1
