@@ -511,6 +511,19 @@ MAPS_IN_SEGMENTS = Operator(
 
 
 @cache
+def in_segments(name: str) -> Operator:
+    """Return a built-in operator on pairs: an element, and whether a segment begins there."""
+    op = BUILTIN[name]
+    assert op.cuda is not None
+
+    def combine(earlier: Any, later: Any) -> tuple[Any, Any]:
+        return np.where(later[1], later[0], op.numpy(earlier[0], later[0])), earlier[1] | later[1]
+
+    text = op.cuda.replace("a, b", "a.x0, b.x0")
+    return Operator(f"{name} in segments", combine, f"b.x1 ? b : T{{{text}, a.x1}}", arity=2)
+
+
+@cache
 def matrix_maps(size: int, *, segments: bool = False) -> Operator:
     """Return the operator that composes affine maps of vectors: h -> a h + b, ``size`` numbers.
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..core import arrays
-from ..core.operators import BUILTIN, Operator
+from ..core.operators import in_segments
 from ..engine.array_scan import scan_array
 from ..engine.shard_scan import PeerAccess
 from ..mpi.agree import Agreement, Terms, body, collective
@@ -142,7 +142,7 @@ def _scan_in_segments(
         body(scan)(
             call,
             (native(x), native(heads.expand(x.shape))),
-            _in_segments(op),
+            in_segments(op),
             axis=0,
             comm=comm,
             reverse=way.reverse,
@@ -252,19 +252,6 @@ def heads_in_order(way: Direction) -> Tensor:
     # The last element of a segment is the one before the head of the next.
     row = row_before(heads, comm=way.comm, way=way)
     return torch.cat([heads[1:], row]) if len(heads) else heads
-
-
-@functools.cache
-def _in_segments(name: str) -> Operator:
-    """Return the operator of pairs: an element, and whether a segment begins there."""
-    op = BUILTIN[name]
-    assert op.cuda is not None
-
-    def combine(earlier: Any, later: Any) -> tuple[Any, Any]:
-        return np.where(later[1], later[0], op.numpy(earlier[0], later[0])), earlier[1] | later[1]
-
-    text = op.cuda.replace("a, b", "a.x0, b.x0")
-    return Operator(f"{name} in segments", combine, f"b.x1 ? b : T{{{text}, a.x1}}", arity=2)
 
 
 # ---- single rows -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from jax import lax  # noqa: E402
 from jax.sharding import AxisType, Mesh, PartitionSpec  # noqa: E402
 
 import distscan.jax as scans  # noqa: E402
+from distscan.jax import functions  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -143,6 +144,90 @@ def test_initial_and_last_states_of_ranks(reverse, axis, compiled, comm):
     for found, expected in zip(got[:2], wanted[:2], strict=True):
         np.testing.assert_allclose(found, expected[mine], rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(comm.allreduce(np.asarray(got[2])), wanted[2], rtol=1e-9)
+
+
+OPERATORS = {
+    "sum": jnp.add,
+    "prod": jnp.multiply,
+    "max": jnp.maximum,
+    "min": jnp.minimum,
+    "logaddexp": jnp.logaddexp,
+}
+IDENTITIES = {"sum": 0, "prod": 1, "max": -jnp.inf, "min": jnp.inf, "logaddexp": -jnp.inf}
+
+
+def scanned(x, op, heads, first, axis, *, exclusive, reverse):
+    """A scan, step by step."""
+    x = jnp.moveaxis(x, axis, 0)
+    n, results, running = len(x), {}, None
+    for t in range(n)[:: -1 if reverse else 1]:
+        begins = (t + 1 < n and heads[t + 1]) if reverse else heads[t]
+        running = jnp.full(x.shape[1:], IDENTITIES[op]) if running is None or begins else running
+        joined = OPERATORS[op](running, x[t])
+        results[t] = OPERATORS[op](first, running if exclusive else joined)
+        running = joined
+    return jnp.moveaxis(jnp.stack([results[t] for t in range(n)]), 0, axis)
+
+
+@REVERSE
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("alone", [False, True], ids=["", "exclusive"])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_scans(op, alone, packed, reverse, comm):
+    """Over ranks, and over devices, with gradients, also those of the first value."""
+    if op == "logaddexp" and alone:
+        pytest.skip("the gradient of the loop is NaN, of -inf and -inf")
+    axis = 1
+    (x, _, weights), mine = deal(comm, (2, 3), axis)
+    heads = np.random.default_rng(comm.size).random(x.shape[axis]) < (0.4 if packed else 0)
+    first = jnp.linspace(0.5, 1.5, x.shape[0])
+    form = {"exclusive": alone, "reverse": reverse}
+    options = {**form, "op": op, "initial": first}
+    own = {"segments": jnp.asarray(heads[mine[axis]])} if packed else {}
+
+    def ours(x, first):
+        return scans.scan(x, axis, comm=comm, **own, **options | {"initial": first})
+
+    def theirs(x, first):
+        return scanned(x, op, heads, first, axis, **form)
+
+    want = theirs(x, first)
+    np.testing.assert_allclose(ours(x[mine], first), want[mine], rtol=1e-10)
+    if np.isfinite(want).all():
+        loss_of = lambda f, w: lambda *args: (f(*args) * w).sum()  # noqa: E731
+        gradient = jax.jit(jax.grad(loss_of(ours, weights[mine]), argnums=(0, 1)))
+        found, expected = gradient(x[mine], first), jax.grad(loss_of(theirs, weights), (0, 1))
+        wanted = expected(x, first)
+        np.testing.assert_allclose(found[0], wanted[0][mine], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(comm.allreduce(np.asarray(found[1])), wanted[1], rtol=1e-9)
+    integers = (10 * x).astype(int)
+    if packed and op != "logaddexp":
+        y = scans.scan(integers[mine], axis, op, comm=comm, reverse=reverse, **own)
+        nothing = jnp.full(x.shape[0], IDENTITIES[op])
+        want = scanned(
+            integers.astype(float), op, heads, nothing, axis, **form | {"exclusive": False}
+        )
+        np.testing.assert_array_equal(y, want[mine])
+
+
+@pytest.mark.one_rank
+@REVERSE
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("alone", [False, True], ids=["", "exclusive"])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_scans_of_devices(op, alone, packed, reverse, rng):
+    x = jnp.asarray(rng.uniform(0.2, 1, (8, 3)))
+    heads, first = rng.random(8) < (0.4 if packed else 0), jnp.linspace(0.5, 1.5, 3)
+    form, line = {"exclusive": alone, "reverse": reverse}, PartitionSpec("shards")
+
+    def solve(x, heads):
+        own = {"segments": heads} if packed else {}
+        return scans.scan(x, 0, op, axis_name="shards", initial=first, **own, **form)
+
+    mesh = Mesh(np.array(jax.devices()[:4]), ("shards",), axis_types=(AxisType.Auto,))
+    sharded = jax.shard_map(solve, mesh=mesh, in_specs=(line, line), out_specs=line)
+    want = scanned(x, op, heads, first, 0, **form)
+    np.testing.assert_allclose(jax.jit(sharded)(x, jnp.asarray(heads)), want, rtol=1e-10)
 
 
 TOTALS = {
@@ -443,4 +528,6 @@ def test_shards_of_weight_zero():
 @pytest.mark.one_rank
 def test_docstrings():
     with jax.enable_x64(new_val=False):
-        assert doctest.testmod(scans).failed == 0
+        found = doctest.testmod(functions)
+        assert found.failed == 0
+        assert found.attempted > 5

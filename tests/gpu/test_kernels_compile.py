@@ -309,8 +309,8 @@ CASES += [  # as linear_recurrence takes them: x, what accumulates, and the resu
 ]  # fmt: skip
 CASES += [(GRADIENT_MAPS, fields(code * 2), fields(("f" if code == "e" else code) * 2),
            fields(code * 3)) for code in "efdF"]  # fmt: skip
-PAIRS = [case for case in CASES if case[0] in {MAPS, GRADIENT_MAPS}]
-PAIRS += [(MAPS, fields(code * 2), fields(("f" if code == "e" else code) * 2),
+RECURRENCES = [case for case in CASES if case[0] in {MAPS, GRADIENT_MAPS}]
+RECURRENCES += [(MAPS, fields(code * 2), fields(("f" if code == "e" else code) * 2),
            np.dtype([("x1", code)])) for code in "efdD"]  # fmt: skip
 FEW_COLUMNS = [("max", "b"), ("sum", "f"), ("sum", "d")]
 INNER = [1 << 14, 1 << 17, 4, 33]  # strips, a thread to each vector, staged vectors, elements
@@ -629,7 +629,7 @@ def test_exchange_of_segments_compiles_without_spills(form):
 def test_exchange_of_rows_compiles_without_spills():
     """In both directions."""
     with absent_gpu("90") as kernels:
-        for case, reverse in product(SOME + PAIRS, (False, True)):
+        for case, reverse in product(SOME + RECURRENCES, (False, True)):
             operator, types = resolved(*case)
             rows = of_size(1 << 20, Form(reverse=reverse), inner=64)
             if types.x.names is None or operator in {MAPS, GRADIENT_MAPS}:
