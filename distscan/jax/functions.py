@@ -182,10 +182,12 @@ def scan(
         identity = jnp.asarray(function.identity(x.dtype), x.dtype)
         place: Any = {"axis": axis, "name": axis_name, "reverse": reverse}
         y = devices.scan_in_segments(x, heads, function.combine, identity, **place)
+    if axis_name is None and (exclusive or first is not None):
+        way, n = Way.of(comm, axis, reverse=reverse), x.shape[axis]
+        begins = ranks.starts(heads, n, way, has_initial=first is not None)
     if exclusive:
         if axis_name is None:
-            way = Way.of(comm, axis, reverse=reverse)
-            begins, before = ranks.starts(heads, x.shape[axis], way), ranks.shift(y, way)
+            before = ranks.shift(y, way)
         else:
             begins = devices.starts(heads, x.shape[axis], axis_name, reverse=reverse)
             before = devices.shift(y, axis, axis_name, reverse=reverse)

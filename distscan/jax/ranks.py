@@ -101,10 +101,13 @@ def heads_in_order(heads: Array, way: Way) -> Array:
     return way._replace(axis=0).call(_shifted, heads, heads) if way.reverse else heads
 
 
-def starts(heads: Array | None, n: int, way: Way) -> Array:
-    """Return bools [n]: the first element of each segment, and of all, in the order of the scan."""
+def starts(heads: Array | None, n: int, way: Way, *, has_initial: bool = False) -> Array:
+    """Return bools [n]: the first element of each segment, and of all, in the order of the scan.
+
+    The ranks must agree on ``has_initial``.
+    """
     number = jax.ShapeDtypeStruct((), np.int32)
-    place = way.call_plainly(partial(_place, n, (False, False)), number)
+    place = way.call_plainly(partial(_place, n, (has_initial, False)), number)
     begins = jnp.zeros(n, bool) if heads is None else heads_in_order(heads, way)
     if n == 0:
         return begins

@@ -475,6 +475,9 @@ def test_refusals(comm, monkeypatch):
     last = comm.rank == comm.size - 1
     with pytest.raises(Exception, match="disagree on the shape beyond axis 0"):
         jax.block_until_ready(scans.cumsum(x if last else x[:, :1], 0, comm=comm))
+    first = x[0] if last else None
+    with pytest.raises(Exception, match="disagree on whether there is an initial state"):
+        jax.block_until_ready(scans.scan(x, 0, exclusive=True, initial=first, comm=comm))
     y, pull = jax.vjp(lambda x: scans.cumsum(x, 0, comm=comm), x)
     if not last:
         monkeypatch.setenv("DISTSCAN_WAIT", "0.3")
