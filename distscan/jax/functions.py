@@ -191,12 +191,7 @@ def scan(
         else:
             begins = devices.starts(heads, x.shape[axis], axis_name, reverse=reverse)
             before = devices.shift(y, axis, axis_name, reverse=reverse)
-        # Without elements, ``jnp.where`` would leave this rank out of the backward pass.
-        y = (
-            jnp.where(along(begins, x, axis), function.identity(x.dtype), before)
-            if x.size
-            else before
-        )
+        y = ranks.replace(along(begins, x, axis), function.identity(x.dtype), before)
     return y if first is None else function.combine(jnp.expand_dims(first, axis), y)
 
 
@@ -349,9 +344,8 @@ def _products_in_segments(x: Array, heads: Array, way: Way) -> Array:
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return ranks.scan(x, "prod", way, heads)
     begins = along(ranks.starts(heads, x.shape[way.axis], way), x, way.axis)
-    if not x.size:  # ``jnp.where`` would leave this rank out of the backward pass
-        return ranks.recurrence(x, x, heads, way)
-    return ranks.recurrence(jnp.where(begins, 1, x), jnp.where(begins, x, 0), heads, way)
+    factors, terms = ranks.replace(begins, 1, x), ranks.replace(~begins, 0, x)
+    return ranks.recurrence(factors, terms, heads, way)
 
 
 def _without(function: Callable[..., Array]) -> Callable[[Array, Way], Array]:

@@ -93,6 +93,15 @@ def scan(x: Array, op: str, way: Way, heads: Array | None = None) -> Array:
     return way.call_plainly(call, x, x, heads_in_order(heads, way))
 
 
+def replace(where: Array, value: Any, x: Array) -> Array:
+    """Return ``x`` with a value at some places.
+
+    ``jnp.where`` of arrays without elements forgets ``x`` in derivatives. A rank without elements
+    would then be missing in the backward pass.
+    """
+    return jnp.where(where, value, x) if x.size else x
+
+
 def heads_in_order(heads: Array, way: Way) -> Array:
     """Return bools [n]: where segments begin, in the order of the scan.
 
@@ -197,7 +206,7 @@ def _recurrence_backward(way: Way, kept: Any, dh: Array) -> tuple[Array, Array, 
     if heads is not None:
         begins = heads_in_order(heads, again)
         shape = [-1 if i == way.axis else 1 for i in range(h.ndim)]
-        before = jnp.where(begins.reshape(shape), 0, before)
+        before = replace(begins.reshape(shape), 0, before)
     return db * before, db, None
 
 

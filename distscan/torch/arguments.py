@@ -104,6 +104,7 @@ def begin(
     lengths = tuple(number >> _LENGTH for number in ranks)
     lowest = min(number >> 1 & 3 for number in ranks)
     plain_form = initial is segments is cu_seqlens is None
+    known = lowest == _PROVEN
     direction = Direction(
         call.comm,
         lengths,
@@ -112,7 +113,7 @@ def begin(
         segments,
         bool(return_indices),
         in_place=not (call.several or matrices) and plain_form and dim % tensors[-1].ndim > 0,
-        peers=None if lowest == _NO_GPU else _peers(call.comm, tensors[-1], lowest),
+        peers=None if lowest == _NO_GPU else peers_of(call.comm, tensors[-1], known=known),
     )
     if any(number & 1 for number in ranks):
         gradients(call.comm)  # made here, where all ranks are
@@ -136,16 +137,11 @@ def _gpu(comm: Comm, x: Tensor) -> int:
     return _PROVEN if is_proven(comm, x.device.index) else _UNPROVEN
 
 
-def known_peers(comm: Comm, x: Tensor) -> PeerAccess:
-    """Return what ``begin`` has last found of the ranks' GPUs."""
-    return _peers(comm, x, _PROVEN)
-
-
-def _peers(comm: Comm, x: Tensor, lowest: int) -> PeerAccess:
-    """Return whether the ranks' GPUs can exchange totals themselves; collective."""
+def peers_of(comm: Comm, x: Tensor, *, known: bool) -> PeerAccess:
+    """Return whether the ranks' GPUs can exchange totals themselves; collective, if not known."""
     from ..engine.peers import access  # noqa: PLC0415 - it needs CuPy
 
-    return access(comm, x.device.index, known=lowest == _PROVEN)
+    return access(comm, x.device.index, known=known)
 
 
 _TERMS = (

@@ -19,7 +19,7 @@ from torch._guards import TracingContext
 
 from ..mpi.communicators import MPI, Comm, communicator
 from ..mpi.torch_group import TorchComm
-from .arguments import as_rows, begin, from_rows, known_peers, working_type
+from .arguments import as_rows, begin, from_rows, peers_of, working_type
 from .exchange import Direction, wide_type
 from .passes import LogSum, Maximum, Minimum, Product, Recurrence, Sum
 
@@ -275,7 +275,7 @@ def _gradient(
         in_place=len(ranks) == 1 and initial is segments is None and asked.dim % dy.ndim > 0,
     )
     if by_gpus:
-        way = way._replace(peers=known_peers(way.comm, dy))
+        way = way._replace(peers=peers_of(way.comm, dy, known=True))
     with torch.no_grad():
         context = _Context()
         context.way, context.saved_tensors = way, tuple(asked.saved(tensors, initial, way))

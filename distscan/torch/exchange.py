@@ -1,6 +1,6 @@
 """What the passes do together: scans of rows, recurrences, and the exchange of single rows.
 
-Kernels read and write the tensors' own memory, on PyTorch's current stream.
+Kernels read and write the tensors' own memory, in the order of PyTorch's current stream.
 """
 
 import functools

@@ -338,6 +338,11 @@ def test_segments_of_ranks(reverse, axis, compiled, comm):
     value, found = (jax.jit(gradient) if compiled else gradient)(*(x[mine] for x in whole))
     whole_loss = lambda a, b: (solved_in_segments(a, b, heads, **form) * weights).sum()  # noqa: E731
     want, wanted = jax.value_and_grad(whole_loss, argnums=(0, 1))(*whole)
+    squares = lambda f: lambda a, b: sum((g**2).sum() for g in jax.grad(f, (0, 1))(a, b))  # noqa: E731
+    local = loss(ours, weights[mine], **form)
+    again = jax.grad(squares(local), (0, 1))(*(x[mine] for x in whole))
+    for got, expected in zip(again, jax.grad(squares(whole_loss), (0, 1))(*whole), strict=True):
+        np.testing.assert_allclose(got, expected[mine], rtol=1e-9, atol=1e-12)
     assert comm.allreduce(float(value)) == pytest.approx(float(want))
     for got, expected in zip(found, wanted, strict=True):
         np.testing.assert_allclose(got, expected[mine], rtol=1e-9, atol=1e-12)
