@@ -2,7 +2,8 @@
 
 mpi4py is imported at the first use of MPI, not before. So a client of the service needs no MPI
 library; nor does it start one, which may fail on the front end of a cluster. If mpi4py finds no
-library, the process is the only rank: see ``one_process``.
+library, the process is the only rank: see ``one_process``. So it is under torchrun, too, where MPI
+may end the process, unless the program itself has imported mpi4py.
 """
 
 import functools
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..core.errors import LaunchError
 from . import signals
-from .launcher import launched_ranks, local_rank
+from .launcher import by_torchrun, launched_ranks, local_rank
 from .torch_group import TorchComm, default_group, is_group, torch_comm
 
 # ---- the only import of mpi4py ---------------------------------------------------------------
@@ -32,6 +33,8 @@ class _MPI:
             raise AttributeError(name)
         loaded: Any
         try:
+            if by_torchrun() and "mpi4py.MPI" not in sys.modules:
+                raise ImportError("torchrun starts none")
             from mpi4py import MPI as loaded  # noqa: PLC0415 - it starts MPI
         except (ImportError, RuntimeError) as error:
             from . import one_process as loaded  # noqa: PLC0415 - most programs need none
@@ -74,9 +77,10 @@ def communicator(comm: Any) -> Comm:
     elif comm == MPI.COMM_NULL:  # this loads MPI
         raise ValueError("comm is MPI.COMM_NULL: this rank is not part of the communicator")
     elif not isinstance(comm, TorchComm | MPI.Intracomm):
+        late = "mpi4py.MPI" in sys.modules and by_torchrun()
         raise TypeError(
             "comm must be an mpi4py intracommunicator or a process group of PyTorch, not "
-            f"{type(comm).__name__}"
+            f"{type(comm).__name__}" + "; under torchrun, import mpi4py.MPI first" * late
         )
     if comm.size > 1:
         if _forked:
@@ -91,6 +95,8 @@ def communicator(comm: Any) -> Comm:
 def _launch_fault(launched: int) -> str:
     """Return what is wrong where the launcher has started several ranks, and MPI sees one."""
     fault, group = getattr(MPI, "fault", ""), "torch.distributed.init_process_group()"
+    if by_torchrun():
+        return f"torchrun started {launched} ranks, which have no process group: call {group} first"
     if fault:
         return (
             f"the launcher started {launched} ranks, and {fault}; install one, for example, in a "

@@ -10,7 +10,7 @@ _LAUNCHED_RANKS = (
     "MV2_COMM_WORLD_SIZE",
     "PALS_NRANKS",
     "SLURM_STEP_NUM_TASKS",
-    "WORLD_SIZE",  # torchrun's
+    "WORLD_SIZE",  # torchrun's, which is the last one in each of these
 )
 _LAUNCHED_RANK = (
     "OMPI_COMM_WORLD_RANK",
@@ -36,6 +36,14 @@ _LOCAL_RANKS = (
     "PMI_LOCAL_SIZE",
     "LOCAL_WORLD_SIZE",
 )
+
+
+def by_torchrun() -> bool:
+    """Return whether torchrun started this process.
+
+    It starts no MPI, and its variables count: those of MPI and of Slurm are torchrun's own.
+    """
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 @functools.cache
@@ -65,7 +73,7 @@ def local_ranks() -> int:
 
 
 def _variable(names: tuple[str, ...]) -> int | None:
-    for name in names:
+    for name in names[-1:] if by_torchrun() else names:
         value = os.environ.get(name, "")
         if value.isdecimal():
             return int(value)

@@ -160,7 +160,28 @@ print("all right", flush=True)
 @pytest.mark.parametrize("mpi", [True, False], ids=["mpi", "no-mpi"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_scans(ranks, mpi, tmp_path):
-    torchrun(ranks, PROGRAM if mpi else NO_MPI + PROGRAM, tmp_path)
+    torchrun(ranks, ("from mpi4py import MPI\n" if mpi else NO_MPI) + PROGRAM, tmp_path)
+
+
+def test_mpi_is_not_started(tmp_path):
+    """An MPI library may end a process that its own launcher has not started."""
+    program = """
+import sys
+import numpy as np
+import torch
+import distscan
+
+torch.distributed.init_process_group("gloo")
+assert distscan.scan(np.ones(3))[-1] in (3, 6)
+assert "mpi4py.MPI" not in sys.modules
+from mpi4py import MPI
+try:
+    distscan.scan(np.ones(3), comm=MPI.COMM_SELF)
+except TypeError as error:
+    assert "import mpi4py.MPI first" in str(error)
+    print("all right")
+"""
+    torchrun(2, program, tmp_path)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

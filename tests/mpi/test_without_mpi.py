@@ -79,6 +79,16 @@ def test_one_of_several_processes(call, variable):
     assert "pip install '.[mpich]'" in run.stderr
 
 
+@pytest.mark.parametrize("outer", ["SLURM_STEP_NUM_TASKS", "PMI_SIZE"])
+def test_one_of_several_processes_of_torchrun(outer):
+    """What has started torchrun itself, once on each node, does not count."""
+    variables = {outer: "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+    run = python("-c", "import distscan\ndistscan.scan([1, 2])", **variables)
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert "LaunchError: torchrun started 2 ranks, which have no process group" in run.stderr
+
+
 def test_the_command_line(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(5))
     main = f"{NO_MPI}\nfrom distscan.cli import main\nsys.exit(main(sys.argv[1:]))"
