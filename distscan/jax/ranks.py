@@ -13,7 +13,6 @@ from jax.experimental import io_callback
 from ..core.operators import in_segments
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm, communicator, derived_key, gradients
-from ..mpi.meeting import meet
 from ..scan import scan as scan_shards
 from ..uses.recurrence import linear_recurrence as solve_shards
 
@@ -57,12 +56,13 @@ class Way(NamedTuple):
         comm = _comms[self.ranks]
 
         def call(*arrays: Any) -> Any:
-            if self.is_backward:
-                meet(comm)
+            ranks = comm
+            if self.is_backward:  # which a rank may leave out
+                ranks = gradients(comm)
             elif comm.size > 1 and comm.Get_attr(derived_key("gradients")) is None:
                 _prepare(comm=comm)
             given = [np.asarray(array) for array in arrays]
-            result = function(*given, comm=comm, reverse=self.reverse)
+            result = function(*given, comm=ranks, reverse=self.reverse)
             return np.ascontiguousarray(result, like.dtype).reshape(like.shape)
 
         result = jax.ShapeDtypeStruct(like.shape, like.dtype)

@@ -163,8 +163,29 @@ def aside(comm: Comm) -> Comm:
 
 
 def gradients(comm: Comm) -> Comm:
-    """Return a duplicate for the handshakes of backward passes; the first call is collective."""
-    return _derived(comm, "gradients", comm.Dup)
+    """Return a duplicate for backward passes, whose votes have a time limit.
+
+    The first call is collective. The duplicate of a duplicate is itself.
+    """
+    if comm.size == 1 or has_limit(comm):
+        return comm
+
+    def make() -> Comm:
+        duplicate = comm.Dup()
+        duplicate.Set_attr(_limited(), True)
+        return duplicate
+
+    return _derived(comm, "gradients", make)
+
+
+def has_limit(comm: Comm) -> bool:
+    """Return whether votes of a communicator have a time limit."""
+    return comm.Get_attr(_limited()) is not None
+
+
+@functools.cache
+def _limited() -> int:
+    return MPI.Comm.Create_keyval()
 
 
 def _derived(comm: Comm, name: str, make: Callable[[], Any]) -> Comm:

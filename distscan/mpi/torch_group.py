@@ -120,27 +120,6 @@ class TorchComm(Comm):
         """Wait for all ranks; collective."""
         self._distributed.barrier(group=self._gloo)
 
-    def find_missing(self) -> int | None:
-        """Return a rank that does not come within ``wait_limit``, or None; collective.
-
-        Each rank tells rank 0 that it is here, and rank 0 tells all when all are. Only for a
-        communicator that ``Dup`` has made: its messages have this limit.
-        """
-        word = np.zeros(1, np.uint8)
-        others = range(1, self.size) if self.rank == 0 else [0]
-        rank = 0
-        try:
-            if self.rank > 0:
-                self.Isend([word], 0, 0).Wait()
-            for rank in others:
-                self.Recv([word], rank, 0)
-            if self.rank == 0:
-                for rank in others:
-                    self.Isend([word], rank, 0).Wait()
-        except RuntimeError:  # gloo's, after its limit
-            return rank
-        return None
-
     # ---- buffers: [memory, count, type], or [memory, type] of bytes ------------------------------
 
     def Allreduce(self, sent: Any, received: Any, op: Any) -> None:
@@ -191,6 +170,10 @@ class TorchComm(Comm):
         """Receive a buffer from a rank."""
         memory = self._torch.from_numpy(_bytes(received[0]))
         self._distributed.recv(memory, group=self._gloo, tag=tag, group_src=self._ranks[rank])
+
+    def Iprobe(self, rank: int, tag: int) -> bool:
+        """Return False: gloo does not say what has arrived."""
+        return False
 
     @property
     def _distributed(self) -> Any:

@@ -16,7 +16,7 @@ from ..core.operators import in_segments
 from ..engine.array_scan import scan_array
 from ..engine.shard_scan import PeerAccess
 from ..mpi.agree import Agreement, Terms, body, collective
-from ..mpi.communicators import MPI, Comm
+from ..mpi.communicators import MPI, Comm, gradients
 from ..options import ScanRequest
 from ..scan import scan
 from ..uses import recurrence
@@ -41,8 +41,15 @@ class Direction(NamedTuple):
         ranks = [rank for rank, length in enumerate(self.lengths) if length]
         return ranks[::-1] if self.reverse else ranks
 
+    def backward(self) -> "Direction":
+        """Return the same in a backward pass, whose agreements have a time limit.
+
+        The results of a rank may take no part in the loss.
+        """
+        return self._replace(comm=gradients(self.comm))
+
     def other(self) -> "Direction":
-        """Return the opposite direction, that of the backward pass."""
+        """Return the opposite direction."""
         return self._replace(reverse=not self.reverse)
 
 

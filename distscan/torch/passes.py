@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ..mpi.meeting import meet
 from .exchange import (
     Direction,
     find_gradients,
@@ -51,8 +50,7 @@ class Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
-        meet(ctx.way.comm)
-        return Sum.apply(dy, ctx.way.other()), None
+        return Sum.apply(dy, ctx.way.backward().other()), None
 
 
 class Shift(torch.autograd.Function):
@@ -69,8 +67,7 @@ class Shift(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
-        meet(ctx.way.comm)
-        return Shift.apply(dy, ctx.way.other()), None
+        return Shift.apply(dy, ctx.way.backward().other()), None
 
 
 class Recurrence(torch.autograd.Function):
@@ -94,8 +91,8 @@ class Recurrence(torch.autograd.Function):
     def backward(ctx: Any, dh: Tensor) -> tuple[Any, ...]:
         saved = ctx.saved_tensors
         a, h, first, _ = saved
-        way, other = ctx.way, ctx.way.other()
-        meet(way.comm)
+        way = ctx.way.backward()
+        other = way.other()
         if way.segments is None and not torch.is_grad_enabled():
             return *_gradients(saved, dh, way), None
         db = Recurrence.apply(Shift.apply(a.conj(), other), dh, None, other)
@@ -164,8 +161,8 @@ class MatrixRecurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dh: Tensor) -> tuple[Any, ...]:
         a, h = ctx.saved_tensors
-        way, other = ctx.way, ctx.way.other()
-        meet(way.comm)
+        way = ctx.way.backward()
+        other = way.other()
         factors = Shift.apply(a.mH.flatten(1), other).reshape(a.shape)
         db = MatrixRecurrence.apply(factors, dh, other)
         before = Shift.apply(h.conj().flatten(1), way)
@@ -185,8 +182,7 @@ class Last(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
-        meet(ctx.way.comm)
-        return ToLast.apply(dy, ctx.way), None
+        return ToLast.apply(dy, ctx.way.backward()), None
 
 
 class ToLast(torch.autograd.Function):
@@ -204,8 +200,7 @@ class ToLast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
-        meet(ctx.way.comm)
-        return Last.apply(dy, ctx.way), None
+        return Last.apply(dy, ctx.way.backward()), None
 
 
 class Product(torch.autograd.Function):
@@ -222,9 +217,8 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
-        x, way = ctx.saved_tensors[0].conj(), ctx.way
+        x, way = ctx.saved_tensors[0].conj(), ctx.way.backward()
         other = way.other()._replace(exclusive=False)
-        meet(way.comm)
         before = Product.apply(x, way._replace(exclusive=True))
         if way.exclusive:
             return before * Shift.apply(Recurrence.apply(x, dy, None, other), other), None
@@ -247,13 +241,12 @@ class LogSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, Any]:
-        x, y = ctx.saved_tensors
-        meet(ctx.way.comm)
+        (x, y), other = ctx.saved_tensors, ctx.way.backward().other()
         logs = torch.where(y == -torch.inf, -torch.inf, dy.abs().log() - y)
         parts = []
         for sign in (dy > 0, dy < 0):
             part = torch.where(sign, logs, -torch.inf)
-            parts.append((x + scan_rows(part, "logaddexp", ctx.way.other())).exp())
+            parts.append((x + scan_rows(part, "logaddexp", other)).exp())
         return parts[0] - parts[1], None
 
 
@@ -281,8 +274,7 @@ class _Extreme(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, Any]:
         (wins,) = ctx.saved_tensors
-        other = ctx.way.other()
-        meet(other.comm)
+        other = ctx.way.backward().other()
         goes_on = Shift.apply((~wins).to(dy.dtype), other)
         return torch.where(wins, Recurrence.apply(goes_on, dy, None, other), 0), None
 
