@@ -61,6 +61,8 @@ class OnGpus(Strategy):
     in_step = True
     #: Whether ranks agree on faults before a call is queued: then none is called off.
     agrees = False
+    #: Whether the caller has connected the ranks.
+    is_connected = False
 
     def begin(self, x: Any, out: Any, segments: Any = None, *, overlap: bool = False) -> Pending:
         """Begin the scan of ``x`` into ``out``."""
@@ -202,11 +204,11 @@ class Fused(OnGpus):
 
     def connect(self, inbox: Inbox, release: Callable[[], object]) -> None:
         """Take inboxes, which are open. ``release`` is called when they are no longer needed."""
-        self.inbox, self._release = inbox, release
+        self.inbox, self._release, self.is_connected = inbox, release, True
 
     def share(self, inbox: Inbox) -> None:
         """Take inboxes that serve other scans, too; the ranks agree on each call."""
-        self.inbox, self.agrees = inbox, True
+        self.inbox, self.agrees, self.is_connected = inbox, True, True
 
     def _launch_in_order(self, call: Any) -> None:
         last = None if self.inbox is None else self.inbox.last
@@ -314,6 +316,12 @@ class Nccl(OnGpus):
         """Take a communicator of all ranks, which is kept with MPI's."""
         self._communicator, rank = communicator, communicator.rank
         self._place = self._ranks - 1 - rank if self.form.reverse else rank
+        self.is_connected = True
+
+    def share(self, communicator: Communicator) -> None:
+        """Take one that serves other scans, too; the ranks agree on each call."""
+        self.connect(communicator)
+        self.agrees = True
 
     def _set_arrays(self, work: Any, x: Any, out: Any, heads: Any = None) -> None:
         work.reduce.prepare(x, work.totals.sent, 0, heads)  # its epoch: `_launch`

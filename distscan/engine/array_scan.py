@@ -129,9 +129,9 @@ def _run_on_gpus(
     """
     steps: Any = part.steps
     steps.refuse_capture("the hosts agree on each call")
-    if steps.inbox is None:
+    if not steps.is_connected:
         assert part.peers is not None
-        part.peers.inboxes.connect(part, agreement)
+        part.peers.links.connect(part, agreement)
     steps.raise_fault()  # of an earlier call
     call = steps.begin(x, out, segments, overlap=True)
     agreement.settle()

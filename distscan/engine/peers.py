@@ -39,7 +39,7 @@ def prove(comm: Comm, strategy: str, *, some: bool, reverse: bool) -> PeerAccess
     if len({uuid for _, uuid, _ in ranks}) < comm.size:
         return PeerAccess("ranks share a GPU", None)
     if strategy == "nccl":
-        return PeerAccess(max(missing for *_, missing in ranks), None)
+        return PeerAccess(max(missing for *_, missing in ranks), None, "nccl")
     if node.nodes > 1:
         return PeerAccess("the ranks are on several nodes", None)
     try:
@@ -66,12 +66,16 @@ def access(comm: Comm, gpu: int, *, known: bool) -> PeerAccess:
     """Return whether the GPUs of all ranks can exchange totals themselves; the same on every rank.
 
     Each rank has elements on its ``gpu``. With ``known``, ``is_proven`` holds on every rank. Else
-    it is found out, which is collective, and kept with ``comm``.
+    it is found out, which is collective, and kept with ``comm``: by each other's memory, else by
+    NCCL.
     """
     if not known:
         with cupy.cuda.Device(gpu):
             peers = prove(comm, "fused", some=True, reverse=False)
-        comm.Set_attr(_key_of_proofs(), _Proof(gpu, peers._replace(inboxes=SharedInboxes(gpu))))
+            if peers.fault:
+                by_nccl = prove(comm, "nccl", some=True, reverse=False)
+                peers = peers if by_nccl.fault else by_nccl
+        comm.Set_attr(_key_of_proofs(), _Proof(gpu, peers._replace(links=SharedLinks(gpu))))
     return cast(_Proof, comm.Get_attr(_key_of_proofs())).peers
 
 
@@ -81,25 +85,36 @@ def _key_of_proofs() -> int:
     return communicators.MPI.Comm.Create_keyval()
 
 
-class SharedInboxes:
-    """The inboxes of a communicator for calls that agree: each serves all scans of its width.
+class SharedLinks:
+    """What connects the GPUs of a communicator for calls that agree, which share it.
 
-    Such calls come in the same order on all ranks. An event orders those on several streams.
+    It is NCCL's communicator, or inboxes, each of which serves all scans of its width. Such calls
+    come in the same order on all ranks. NCCL orders those on several streams itself; for inboxes an
+    event does.
     """
 
     def __init__(self, gpu: int) -> None:
         self._gpu = gpu
         self._known: dict[tuple[int, bool], Inbox] = {}
+        self._nccl: nccl.Communicator | None = None
         weakref.finalize(self, _release_all, self._known).atexit = False
 
     def connect(self, scan: ShardScan, agreement: Agreement) -> None:
         """Connect the GPU of a scan with those of the other ranks; inside an open step.
 
-        The first scan of its width and direction is that on every rank, and makes inboxes.
+        The first scan of its width and direction is that on every rank, and makes inboxes; the
+        first one of all makes NCCL's communicator.
         """
         steps: Any = scan.steps
         if self._gpu != cupy.cuda.Device().id:
             raise RuntimeError("this rank has used another GPU with this communicator meanwhile")
+        if scan.strategy == "nccl":
+            if self._nccl is None:
+                agreement.settle()
+                self._nccl = _nccl_communicator(agreement.comm)
+                agreement.begin()
+            steps.share(self._nccl)
+            return
         key = 1 << (steps.place_words - 1).bit_length(), scan.form.reverse
         if key not in self._known:
             agreement.settle()

@@ -30,7 +30,8 @@ class PeerAccess(NamedTuple):
     fault: str  # why they cannot; empty if they can
     #: Of their hosts, for plans that nobody has asked to be "fused", and whose calls do not agree.
     handshake: Handshake | None
-    inboxes: Any = None  # ``peers.SharedInboxes`` of the communicator, for calls that agree
+    strategy: PlanStrategy = "fused"  # of GPU_STRATEGIES: what "auto" is, if they can
+    links: Any = None  # ``peers.SharedLinks`` of the communicator, for calls that agree
 
 
 @dataclass(eq=False)
@@ -117,29 +118,16 @@ def make(
         alone=_FOR_GPUS
         if gpu is None
         else _fault_of_gpus(peers, _fault_of_scan(op, types, form, segments)),
+        best="fused" if peers is None else peers.strategy,
     )
     follows_hosts = strategy == "fused" and run_options.strategy == "auto"
-    backend: Any = cpu
-    steps_name = _STEPS[strategy]
-    sizes: dict[str, Any] = {"threads": binding.threads(run_options.threads)}
     if isinstance(op, DigitSum):
-        backend, sizes = digit_steps, {"gpu": gpu}
-    elif gpu is not None:
-        # A CPU job need not have CuPy.
-        from ..cuda import exchange_steps, steps  # noqa: PLC0415
-
-        backend = exchange_steps if strategy in GPU_STRATEGIES else steps
-        if strategy == "scan-add" and (extents.inner > 1 or types.x.names):
-            what = "tuples of arrays" if types.x.names else "axis=0"
-            raise ValueError(f"strategy 'scan-add' takes no {what} on a GPU; use 'reduce-scan'")
-        sizes = {}
-        if strategy == "nccl":
-            sizes = {"ranks": ranks}
-        elif strategy == "fused":
-            sizes = {"follows_hosts": follows_hosts}
-        if strategy in GPU_STRATEGIES and extents.inner > 1:
-            steps_name += "Rows"
-    made = getattr(backend, steps_name)(op, types, form, **sizes)
+        made: Steps = getattr(digit_steps, _STEPS[strategy])(op, types, form, gpu=gpu)
+    elif gpu is None:
+        threads = binding.threads(run_options.threads)
+        made = getattr(cpu, _STEPS[strategy])(op, types, form, threads=threads)
+    else:
+        made = _on_gpu(op, types, form, strategy, ranks=ranks, follows_hosts=follows_hosts)
     if isinstance(op, FixedSum) and op.check is not None:
         made = CheckedSteps(made, op.check)
     across = extents.goes_on and ranks > 1
@@ -177,6 +165,33 @@ def make(
         terms,
         peers,
     )
+
+
+def _on_gpu(
+    op: Operator,
+    types: Types,
+    form: Form,
+    strategy: PlanStrategy,
+    *,
+    ranks: int,
+    follows_hosts: bool,
+) -> Steps:
+    """Return the steps of a scan on a GPU."""
+    inner, name = form.extents.inner, _STEPS[strategy]
+    if strategy == "scan-add" and (inner > 1 or types.x.names):
+        what = "tuples of arrays" if types.x.names else "axis=0"
+        raise ValueError(f"strategy 'scan-add' takes no {what} on a GPU; use 'reduce-scan'")
+    made: Steps
+    if strategy not in GPU_STRATEGIES:
+        from ..cuda import steps  # noqa: PLC0415 - a CPU job need not have CuPy
+
+        made = getattr(steps, name)(op, types, form)
+        return made
+    from ..cuda import exchange_steps  # noqa: PLC0415
+
+    sizes: Any = {"ranks": ranks} if strategy == "nccl" else {"follows_hosts": follows_hosts}
+    made = getattr(exchange_steps, f"{name}Rows" if inner > 1 else name)(op, types, form, **sizes)
+    return made
 
 
 #: The classes of the steps, in the modules of the backends. CPUs have no GPU_STRATEGIES, of which
@@ -236,11 +251,19 @@ def _fault_of_scan(op: Operator, types: Types, form: Form, segments: np.dtype[An
 
 
 def _strategy(
-    strategy: PlanStrategy, *, ranks: int, add: bool, segmented: bool, local: bool, alone: str
+    strategy: PlanStrategy,
+    *,
+    ranks: int,
+    add: bool,
+    segmented: bool,
+    local: bool,
+    alone: str,
+    best: PlanStrategy,
 ) -> tuple[PlanStrategy, str]:
     """Return the strategy, and why: check the one that was asked for, or choose for "auto".
 
-    ``alone`` is why the GPUs cannot exchange totals without their hosts.
+    ``alone`` is why the GPUs cannot exchange totals without their hosts. If they can, ``best`` is
+    the strategy for it.
     """
     if strategy == "scan-add" and segmented:
         raise ValueError("strategy 'scan-add' does not take segments=; use 'reduce-scan'")
@@ -257,7 +280,7 @@ def _strategy(
     if strategy != "auto":
         return strategy, "it was asked for"
     if not alone:
-        return "fused", "the ranks' GPUs reach each other's memory"
+        return best, "the ranks' GPUs reach each other's memory" if best == "fused" else "by NCCL"
     if add and not segmented:
         return "scan-add", "NumPy does the work, in one association for any ranks"
     why_not = f", and 'fused' cannot be had: {alone}" if alone != _FOR_GPUS else ""

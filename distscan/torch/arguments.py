@@ -11,7 +11,6 @@ from ..core.steps import wait_limit
 from ..engine.shard_scan import PeerAccess
 from ..mpi.agree import Agreement, Terms, collective, mark_collective
 from ..mpi.communicators import Comm, gradients
-from ..mpi.torch_group import TorchComm
 from .exchange import Direction
 from .passes import Present
 
@@ -130,7 +129,7 @@ _LENGTH = 3  # the bit of a contribution from which on it has the length
 
 def _gpu(comm: Comm, x: Tensor) -> int:
     """Return what this rank knows of its GPU; empty shards exchange no totals."""
-    if not (x.is_cuda and x.numel()) or isinstance(comm, TorchComm):
+    if not (x.is_cuda and x.numel()):
         return _NO_GPU
     from ..engine.peers import is_proven  # noqa: PLC0415 - it needs CuPy
 

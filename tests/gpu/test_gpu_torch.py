@@ -6,10 +6,12 @@ import pytest
 from mpi4py import MPI
 
 from distscan import DisagreementError
+from distscan.mpi import communicators
 
 torch = pytest.importorskip("torch", reason="no PyTorch")
 pytest.importorskip("distscan.cuda.steps", reason="no CuPy", exc_type=ImportError)
 import distscan.torch as scans  # noqa: E402
+from distscan.engine import peers  # noqa: E402
 from support.processes import torchrun  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
@@ -96,25 +98,36 @@ def test_gradients_of_recurrences(shape, dtype, rounding, first, reverse, device
         torch.testing.assert_close(got.cpu().to(wide), want, rtol=rounding, atol=10 * rounding)
 
 
-def test_gpus_exchange_totals(device, comm):
+@pytest.mark.parametrize("strategy", ["fused", "nccl"])
+def test_gpus_exchange_totals(strategy, device, comm, monkeypatch):
     """Ranks in another order, other streams and shapes in turns, and faults, leave no trace."""
-    backwards, n = comm.Split(0, -comm.rank), 50
+    if strategy == "nccl":  # each rank on a node of its own, as it seems
+        monkeypatch.setattr(
+            communicators, "node", lambda comm: communicators.Node(0, comm.size, 1, first=True)
+        )
+    comm, n = comm.Dup(), 50  # what the ranks' GPUs can do is found out for each communicator
+    backwards = comm.Split(0, -comm.rank)
     generator, side = torch.Generator().manual_seed(1), torch.cuda.Stream()
     every = [torch.randn(comm.size * n, m, generator=generator).double() for m in (1, 7, 64)]
     for turn, ranks in product(range(3), (comm, backwards)):
         for x in every:
-            whole = x.cumsum(0), scans.linear_recurrence(x / 8, x, comm=MPI.COMM_SELF)
+            whole = _results(x, MPI.COMM_SELF)
             with torch.cuda.stream(side if (turn + comm.rank) % 2 else None):
-                part = x[ranks.rank * n :][:n].to(device)
-                got = (
-                    scans.cumsum(part, 0, comm=ranks),
-                    scans.linear_recurrence(part / 8, part, comm=ranks),
-                )
+                got = _results(x[ranks.rank * n :][:n].to(device), ranks)
                 for mine, want in zip(got, whole, strict=True):
                     torch.testing.assert_close(mine.cpu(), want[ranks.rank * n :][:n])
         if comm.size > 1:
             with pytest.raises(DisagreementError, match="the shape beyond dim"):
                 scans.cumsum(torch.ones(n, 2 + comm.rank, device=device), 0, comm=ranks)
+            if comm.size <= torch.cuda.device_count():
+                assert peers.access(ranks, device.index, known=True).strategy == strategy
+
+
+def _results(x, comm):
+    """Sums and states along axis 0, and the gradients of the states' sum of squares."""
+    a, b = (x / 8).requires_grad_(), x.clone().requires_grad_()
+    h = scans.linear_recurrence(a, b, 0, comm=comm)
+    return scans.cumsum(x, 0, comm=comm), h.detach(), *torch.autograd.grad(h.square().sum(), (a, b))
 
 
 NCCL = """
@@ -130,6 +143,15 @@ distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
 size, n = distributed.get_world_size(), 1000
 x = torch.ones(n, 3, device="cuda", requires_grad=True)
 want = torch.arange(1, n + 1, device="cuda") + n * rank
+def results(x, comm):
+    a, b = (x / 8).requires_grad_(), x.clone().requires_grad_()
+    h = scans.linear_recurrence(a, b, 0, comm=comm)
+    return h.detach(), *torch.autograd.grad(h.square().sum(), (a, b))
+
+alone = distributed.new_group([rank], use_local_synchronization=True)
+whole = torch.randn(size * n, 5, generator=torch.Generator().manual_seed(1)).double().to("cuda")
+for got, every in zip(results(whole[rank * n:][:n], None), results(whole, alone), strict=True):
+    torch.testing.assert_close(got, every[rank * n:][:n])
 for comm in (None, distributed.group.WORLD):
     y = scans.cumsum(x, 0, comm=comm)
     assert torch.equal(y[:, 1], want.float())
@@ -140,6 +162,7 @@ for comm in (None, distributed.group.WORLD):
     for strategy in ("auto", "nccl"):
         import cupy
         with distscan.Plan(comm, n, "f", strategy=strategy, backend="cuda") as plan:
+            assert plan.strategy == {"auto": "fused"}.get(strategy, strategy)
             for _ in range(3):
                 assert (plan(cupy.ones(n, "f")) == cupy.asarray(want)).all()
 distributed.destroy_process_group()
