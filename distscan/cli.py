@@ -20,8 +20,8 @@ from typing import Any, NoReturn, get_args
 from .core.errors import USAGE, DistscanError, InputError, LaunchError
 from .core.operators import BUILTIN, Operator
 from .core.steps import Strategy
-from .job import report
-from .job.formats.interface import on_command_line
+from .job import formats, report
+from .job.formats.interface import Location, on_command_line
 from .job.job import FileJob, check_roles, perform
 from .job.report import Report
 from .mpi import agree, communicators, launcher
@@ -230,14 +230,16 @@ def file_job_parser() -> Parser:
         "inputs",
         metavar="INPUT",
         nargs="+",
-        help="a file that every rank can read: .npy, or raw; several are one array, in this order",
+        help="a file that every rank can read: .npy, raw, or FILE::NAME of HDF5, NetCDF-4, .npz; "
+        "several are one array, in this order",
     )
     add(
         "-o",
         "--output",
         metavar="OUTPUT",
-        type=Path,
-        help="the result; by default INPUT with .scan.npy for .npy; with --each, a folder",
+        type=Location.parse,
+        help="the result: .npy, or FILE::NAME of HDF5 or NetCDF-4; by default INPUT with .scan "
+        "before its suffix; with --each, a folder",
     )
     add(
         "--op",
@@ -270,7 +272,12 @@ def file_job_parser() -> Parser:
         help="the shape of a raw INPUT (default: one axis)",
     )
     add("--each", action="store_true", help="scan each INPUT on its own")
-    add("--segments", metavar="FILE", type=Path, help="flags or keys, where scans begin anew: .npy")
+    add(
+        "--segments",
+        metavar="FILE",
+        type=Location.parse,
+        help="flags or keys, where scans begin anew, in a file of a format of INPUT",
+    )
     add(
         "--backend",
         choices=("auto", "cpu", "cuda"),
@@ -368,7 +375,7 @@ def check_file_jobs(args: argparse.Namespace) -> None:
         raise ValueError("--raw needs --dtype, the type of INPUT's elements")
     if args.shape is not None and not args.raw:
         raise ValueError("--shape is for --raw: a .npy file says its shape")
-    if args.each and args.output is not None and not args.output.is_dir():
+    if args.each and args.output is not None and not args.output.path.is_dir():
         raise ValueError(f"with --each, -o is a folder, and {args.output} is none")
     if args.check and (args.segments is not None or isinstance(args.op, Operator)):
         raise ValueError("--check has no reference for --segments and for operators of your own")
@@ -380,38 +387,43 @@ def file_jobs(args: argparse.Namespace) -> Iterator[FileJob]:
     """Yield the jobs that the arguments describe: one, or with ``--each`` one for each INPUT."""
     options = {name: value for name, value in vars(args).items() if name in _OPTIONS}
     options |= {"raw": args.dtype, "dtype": None} if args.raw else {"raw": None}
-    inputs = tuple(path for text in args.inputs for path in _files(text))
+    inputs = tuple(location for text in args.inputs for location in _files(text))
     if not args.each:
         if len(inputs) > 1 and args.output is None:
             raise ValueError("several INPUTs are scanned as one array: -o names its OUTPUT")
-        yield FileJob.parse(inputs, args.output or _scanned(inputs[0], inputs[0].parent), **options)
+        output = args.output or _scanned(inputs[0], inputs[0].path.parent)
+        yield FileJob.parse(inputs, output, **options)
         return
-    outputs = [_scanned(path, args.output or path.parent) for path in inputs]
+    outputs = [
+        _scanned(each, each.path.parent if args.output is None else args.output.path)
+        for each in inputs
+    ]
     for i, output in enumerate(outputs):
         if output in outputs[:i]:
             raise ValueError(f"two INPUTs have the same OUTPUT, {output}")
-    for path, output in zip(inputs, outputs, strict=True):
-        yield FileJob.parse((path,), output, **options)
+    for each, output in zip(inputs, outputs, strict=True):
+        yield FileJob.parse((each,), output, **options)
 
 
-def _scanned(path: Path, folder: Path) -> Path:
+def _scanned(location: Location, folder: Path) -> Location:
     """Return the default OUTPUT of an INPUT.
 
-    >>> _scanned(Path("a/x.npy"), Path("b")).as_posix()
-    'b/x.scan.npy'
+    >>> print(_scanned(Location.parse("a/x.npy"), Path("b")))
+    b/x.scan.npy
     """
-    return folder / f"{path.name.removesuffix('.npy')}.scan.npy"
+    return Location(folder / formats.scanned_name(location.path.name))
 
 
-def _files(text: str) -> list[Path]:
-    """Return the files of an INPUT: itself, or those that it matches, in the order of names."""
-    path = Path(text)
-    if not any(sign in text for sign in "*?[") or os.path.lexists(text):
-        return [path]
-    names = sorted(glob.glob(text))
+def _files(text: str) -> list[Location]:
+    """Return the arrays of an INPUT: itself, or those that it matches, in the order of names."""
+    location = Location.parse(text)
+    pattern = str(location.path)
+    if not any(sign in pattern for sign in "*?[") or os.path.lexists(pattern):
+        return [location]
+    names = sorted(glob.glob(pattern))
     if not names:
-        raise InputError(f"no file matches {text}")
-    return [Path(name) for name in names]
+        raise InputError(f"no file matches {pattern}")
+    return [Location(Path(name), location.member) for name in names]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -59,15 +59,15 @@ def scan_file(
     ----------
     input
         A file that every rank can read, or several, which are one array, joined along axis 0. They
-        are ``.npy`` files, or ``raw``.
+        are ``.npy`` files, ``raw``, or "FILE::NAME" of HDF5, NetCDF-4 and ``.npz``.
     output
-        The result, a ``.npy`` file.
+        The result: a ``.npy`` file, or "FILE::NAME" of HDF5 and NetCDF-4.
     op, axis, exclusive, initial, reverse, dtype, strategy, threads
         As in ``scan``. An ``Operator`` may take structures, on CPUs.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``. File jobs take no process groups.
     segments
-        A ``.npy`` file with a flag or a key for each element, as ``segments`` of ``scan``.
+        A file with a flag or a key for each element, as ``segments`` of ``scan``.
     backend
         "cpu", "cuda", or "auto": GPUs if every rank has one. A rank of a node uses the GPU of its
         number on the node.
@@ -125,6 +125,7 @@ def scan_file(
     # These imports take as long as all others of distscan.
     from pathlib import Path  # noqa: PLC0415
 
+    from .job.formats.interface import Location  # noqa: PLC0415
     from .job.job import FileJob, perform  # noqa: PLC0415
 
     def path(value: Any, name: str) -> Path:
@@ -132,14 +133,17 @@ def scan_file(
             raise TypeError(f"{name} must be a path, not {type(value).__name__}")
         return Path(value)
 
+    def location(value: Any, name: str) -> Location:
+        return Location.parse(path(value, name))
+
     if isinstance(call.comm, TorchComm):
         raise TypeError("file jobs take an mpi4py intracommunicator: run them under mpirun")
     several = [input] if isinstance(input, str | os.PathLike) else input
     if not isinstance(several, Iterable):
         raise TypeError(f"input must be a path, or several, not {type(input).__name__}")
     job = FileJob.parse(
-        tuple(path(each, "input") for each in several),
-        path(output, "output"),
+        tuple(location(each, "input") for each in several),
+        location(output, "output"),
         op=op,
         dtype=dtype,
         axis=axis,
@@ -153,7 +157,7 @@ def scan_file(
         check=check,
         raw=raw,
         shape=shape,
-        segments=None if segments is None else path(segments, "segments"),
+        segments=None if segments is None else location(segments, "segments"),
         memory=memory,
         state=None if state is None else path(state, "state"),
         resume=resume,

@@ -27,7 +27,7 @@ from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
 from . import formats, output, restart
 from .formats import storage
-from .formats.interface import WRITERS, Put, Source, Target, renaming
+from .formats.interface import WRITERS, Location, Put, Source, Target, renaming
 from .plan import Budget, JobPlan, by_window, decide_budget, fsum_request
 from .report import Report, Timeline, report, trace
 from .restart import State
@@ -38,21 +38,21 @@ from .sweeps import Show, compare, find_window, sweep
 class FileJob(NamedTuple):
     """A file job: its files, the scan, and how it runs."""
 
-    inputs: tuple[Path, ...]  # several are one array, joined along axis 0
-    output: Path
+    inputs: tuple[Location, ...]  # several are one array, joined along axis 0
+    output: Location
     scan: ScanOptions
     run: RunOptions
-    segments: Path | None = None  # a file of flags or keys
+    segments: Location | None = None  # flags or keys
     state: Path | None = None  # the running value: read before the job, written after it
     trace: Path | None = None  # a file for the work of all ranks on every chunk
 
     @classmethod
     def parse(
         cls,
-        inputs: tuple[Path, ...],
-        output: Path,
+        inputs: tuple[Location, ...],
+        output: Location,
         *,
-        segments: Path | None = None,
+        segments: Location | None = None,
         state: Path | None = None,
         trace: Path | None = None,
         **arguments: Any,
@@ -118,12 +118,21 @@ def perform(
         options = by_window(scan, fsum, Window(0, 0, source.n), source.dtype)
     plan = JobPlan.of(options, job.run, source, comm)
     restart.load_state(job, scan, plan)  # it is read again when no other job can change it
-    paths = _check_files(job) if comm.rank == 0 else _Paths(job.output, job.state, job.trace)
+    paths = _check_files(job) if comm.rank == 0 else _Paths(job.output.path, job.state, job.trace)
     call.settle()
 
     # ---- file -> chunks -> scan -> file -> its name ---------------------------------------
     with ExitStack() as files:
-        target = files.enter_context(part_file(comm, paths.output, plan, resume=job.run.resume))
+        target = files.enter_context(
+            part_file(
+                comm,
+                paths.output,
+                plan,
+                resume=job.run.resume,
+                member=job.output.member,
+                like=source,
+            )
+        )
         with agreed(comm):
             drafts = files.enter_context(_drafts(paths)) if comm.rank == 0 else (None, None)
             put = files.enter_context(target.writing())
@@ -152,12 +161,12 @@ def perform(
             restart.check_blocks(job, len(shard.blocks))
             shard.open()
         clock.from_the_beginning("start")
-        with agreed(comm), renaming(target.path, job.output), shard:
+        with agreed(comm), renaming(target.path, job.output.path), shard:
             compare(comm, shard, journal, (source, marks), show)
             if fsum is not None:
                 find_window(comm, shard, fsum, source, show, journal=journal)
             end = sweep(comm, shard, show, state, journal)
-        with agreed(comm), renaming(target.path, job.output), clock("write"):
+        with agreed(comm), renaming(target.path, job.output.path), clock("write"):
             if bound.first_on_node:
                 put.sync()
         if job.run.check:
@@ -182,7 +191,7 @@ def perform(
         total=_total(shard.plan, last.value),
         output=str(job.output),
         places=(
-            storage.place(job.inputs[0]),
+            storage.place(job.inputs[0].path),
             storage.place(paths.output),
         ),
     )
@@ -201,7 +210,7 @@ def _check_files(job: FileJob) -> _Paths:
     check_roles([job])
     state, trace = job.state, job.trace
     return _Paths(
-        output.check(job.output, force=job.run.force),
+        output.check(job.output.path, force=job.run.force),
         None if state is None else output.check(state, force=True),  # none but a state is read
         None if trace is None else output.check(trace, force=job.run.force),
     )
@@ -249,11 +258,11 @@ class _Role(NamedTuple):
 
 def _roles(job: FileJob) -> Iterator[_Role]:
     """Yield the files that a user names: those that are read first."""
-    for path in job.inputs:
-        yield _Role("an input", path, job)
+    for location in job.inputs:
+        yield _Role("an input", location.path, job)
     if job.segments is not None:
-        yield _Role("the segments", job.segments, job)
-    yield _Role("the output", job.output, job, writes=True)
+        yield _Role("the segments", job.segments.path, job)
+    yield _Role("the output", job.output.path, job, writes=True)
     if job.state is not None:
         yield _Role("the state", job.state, job, writes=True)
     if job.trace is not None:
@@ -331,7 +340,7 @@ def _budget(
     parallel: bool,
 ) -> Budget:
     source, marks = sources
-    flattened = plan.form.extents.axis is None and source.fortran
+    flattened = plan.form.extents.axis is None
     gpu = bound.memory.current_gpu() is not None
     budget = decide_budget(
         size=plan.form.extents.size,
@@ -346,7 +355,8 @@ def _budget(
         limit=job.run.memory,
         free_host=free_memory() // bound.local_ranks,
         free_device=bound.memory.available() // bound.sharing,
-        flattened=flattened + (marks is not None and marks.fortran),
+        windows=source.needs_window(flattened=flattened)
+        + (marks is not None and marks.needs_window(flattened=True)),
     )
     # Running values of many columns need memory, too.
     chunk = max(1, budget.chunk // _DIGITS)
@@ -386,8 +396,10 @@ def _total(plan: JobPlan, value: NDArray[Any] | None) -> Any:
 
 
 @contextmanager
-def part_file(comm: Comm, path: Path, plan: JobPlan, *, resume: bool = False) -> Iterator[Target]:
-    """Create the part file that will become ``path``; collective.
+def part_file(
+    comm: Comm, path: Path, plan: JobPlan, *, resume: bool = False, **names: Any
+) -> Iterator[Target]:
+    """Create the part file that will become ``path``; collective. ``names`` are for its format.
 
     The part file is removed if anything fails, except the check; not if journals say how far the
     job has come.
@@ -398,7 +410,12 @@ def part_file(comm: Comm, path: Path, plan: JobPlan, *, resume: bool = False) ->
             with agreed(comm):
                 if comm.rank == 0:
                     creation = output.create(
-                        path, plan.types.out, plan.shape, fortran=plan.fortran, resume=resume
+                        path,
+                        plan.types.out,
+                        plan.shape,
+                        fortran=plan.fortran,
+                        resume=resume,
+                        **names,
                     )
                     target = files.enter_context(creation)
             target = cast(Target, comm.bcast(target))

@@ -22,7 +22,7 @@ import numpy as np
 from ..core.errors import OutputError
 from ..core.fingerprint import digest
 from . import formats
-from .formats.interface import Target, naming_output, option, unlinked
+from .formats.interface import Source, Target, naming_output, option, renaming, unlinked
 
 _ATTEMPTS = 10
 
@@ -79,25 +79,28 @@ def create(
     *,
     fortran: bool = False,
     resume: bool = False,
+    member: str = "",
+    like: Source | None = None,
 ) -> Iterator[Target]:
     """Create the part file that becomes ``path`` when it is complete, without its elements.
 
     The file is locked inside the ``with`` block, and not removed at its end. Part files that killed
     jobs have left are removed first. With ``resume`` the file has the same name in each job, and
-    keeps the contents that a killed job has left in it.
+    keeps the contents that a killed job has left in it. For ``member`` and ``like`` see ``Format``.
     """
     if not resume:
         discard(path)
     with _part_file(path, reuse=resume) as (opened, part):
         try:
-            with naming_output(path):
+            with naming_output(path), renaming(part, path):
                 form, target = formats.of(path), None
+                names: Any = {"member": member, "like": like}
                 if resume:
-                    target = form.reopen(part, dtype, shape, fortran=fortran)
+                    target = form.reopen(part, dtype, shape, fortran=fortran, **names)
                 if target is None:
                     if resume:
                         _begin_anew(part)
-                    target = form.create(part, dtype, shape, fortran=fortran)
+                    target = form.create(part, dtype, shape, fortran=fortran, **names)
         except BaseException:
             if not resume or os.fstat(opened).st_size == 0:
                 remove(part)

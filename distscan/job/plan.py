@@ -290,7 +290,7 @@ class Budget(NamedTuple):
     resident
         Whether the whole shard stays on the device.
     window
-        Bytes of memory for a file in Fortran order that is flattened: ``formats/files.py``.
+        Bytes of memory for what a source keeps: ``Source.reading``.
     """
 
     chunk: int
@@ -324,7 +324,7 @@ def decide_budget(
     limit: int | None,
     free_host: int,
     free_device: int,
-    flattened: int = 0,
+    windows: int = 0,
 ) -> Budget:
     """Decide the memory of a rank.
 
@@ -334,14 +334,14 @@ def decide_budget(
     ``parallel`` says that several threads write faster than one.
     ``limit`` is the caller's, in bytes, for the host and for the GPU each. ``free_host`` and
     ``free_device`` are this rank's shares of what is free.
-    ``flattened`` is the number of files in Fortran order that are flattened.
+    ``windows`` is the number of sources that keep what they have read or unpacked.
     """
     host = free_host // 2 if limit is None else min(limit, free_host)
     window = 0
-    if flattened:
+    if windows:
         shard = size * max(element, mark)  # a larger window has elements of other ranks
-        window = min(WINDOW, shard + 2 * MIB, host // (4 * flattened))
-        host -= flattened * window
+        window = min(WINDOW, shard + 2 * MIB, host // (4 * windows))
+        host -= windows * window
     device = free_device * 4 // 5 if limit is None else min(limit, free_device)
     if not gpu:
         device = host

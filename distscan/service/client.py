@@ -5,7 +5,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from random import uniform
 from time import monotonic
 from typing import Any, NoReturn, cast
@@ -18,6 +17,8 @@ from ..core.form import Extents, seed_value, shape_of
 from ..core.operators import BUILTIN
 from ..core.segments import check_shape, check_type
 from ..fsum.request import FsumRequest
+from ..job import formats
+from ..job.formats.interface import Location
 from ..job.report import Report
 from ..options import RunOptions, ScanOptions, ScanRequest, parse
 from ..scan import scan
@@ -456,8 +457,8 @@ def _job_request(
     """Return the request for a file job: its JSON, and the header with its key."""
     inputs = [input] if isinstance(input, str | os.PathLike) else list(input)
     if output is None:
-        first = Path(inputs[0])
-        output = first.with_name(f"{first.name.removesuffix('.npy')}.scan.npy")
+        first = Location.parse(inputs[0]).path
+        output = first.with_name(formats.scanned_name(first.name))
     paths = {"output": output} | {name: options.pop(name, None) for name in _PATHS}
     request = _to_json(*parse(op=op, **options))
     request["inputs"] = [os.path.abspath(path) for path in inputs]

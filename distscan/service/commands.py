@@ -48,10 +48,12 @@ def _submit(argv: Sequence[str]) -> int:
         raise ValueError("--key is for one job, --each for several")
     with _client(args) as client:
         for job in cli.file_jobs(args):
-            paths = {"segments": job.segments, "state": job.state, "trace": job.trace}
+            segments = None if job.segments is None else str(job.segments)
+            paths = {"segments": segments, "state": job.state, "trace": job.trace}
             options = job.scan._asdict() | job.run._asdict() | paths
             request = {name: value for name, value in options.items() if value is not None}
-            handle = client.submit(job.inputs, job.output, key=args.key, **request)
+            inputs, output = [str(each) for each in job.inputs], str(job.output)
+            handle = client.submit(inputs, output, key=args.key, **request)
             if args.detach:
                 print(handle.number)
             else:

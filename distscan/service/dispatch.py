@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, NamedTuple
 from ..core import dtypes
 from ..core.errors import RankError
 from ..job import output
+from ..job.formats.interface import Location
 from ..job.job import FileJob, perform
 from ..job.report import Report, plain
 from ..mpi import agree, communicators
@@ -311,9 +312,9 @@ def may_run(job: dict[str, Any]) -> bool:
     It does not if it changes its input, nor if the output exists and must not be replaced: the job
     may have ended, or another program may have written the file.
     """
-    files = {*job["inputs"], job["segments"]}
-    changes_input = job["state"] is not None or job["output"] in files
-    output_exists = not job["force"] and Path(job["output"]).exists()
+    files = {_file(text) for text in (*job["inputs"], job["segments"]) if text is not None}
+    changes_input = job["state"] is not None or _file(job["output"]) in files
+    output_exists = not job["force"] and _file(job["output"]).exists()
     return not changes_input and not output_exists
 
 
@@ -321,14 +322,19 @@ def resumable(job: dict[str, Any]) -> dict[str, Any]:
     """Return a job; a large one keeps a journal, so that it can go on after its last chunk."""
     size = 0
     with suppress(OSError):  # the job will raise it
-        size = sum(Path(path).stat().st_size for path in job["inputs"])
+        size = sum(_file(text).stat().st_size for text in job["inputs"])
     return job | {"resume": True} if size >= _RESUMED and job["state"] is None else job
 
 
 def discard(job: dict[str, Any]) -> None:
     """Remove the journal that ``resumable`` asked for, unless the client asked for it, too."""
     if not job["resume"]:
-        output.discard(Path(job["output"]))
+        output.discard(_file(job["output"]))
+
+
+def _file(text: str) -> Path:
+    """Return the file of a location."""
+    return Location.parse(text).path
 
 
 # ---- tasks of all ranks; collective --------------------------------------------------------------
@@ -338,6 +344,7 @@ def discard(job: dict[str, Any]) -> None:
 #     {"kind": "end"}
 
 _PATHS = ("output", "segments", "state", "trace")
+_ARRAYS = ("output", "segments")
 Show = Callable[[str, int, int], None]
 
 
@@ -353,9 +360,10 @@ def job_to_json(job: FileJob) -> dict[str, Any]:
 
 def job_from_json(request: dict[str, Any]) -> FileJob:
     """Return the job that ``job_to_json`` has described."""
-    options = request | {"inputs": tuple(Path(path) for path in request["inputs"])}
+    options = request | {"inputs": tuple(map(Location.parse, request["inputs"]))}
     for name in _PATHS:
-        options[name] = None if options.get(name) is None else Path(options[name])
+        kind = Location.parse if name in _ARRAYS else Path
+        options[name] = None if options.get(name) is None else kind(options[name])
     for name in ("dtype", "raw"):
         if isinstance(options.get(name), list):  # a structure
             options[name] = dtypes.of_json(options[name])

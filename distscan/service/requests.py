@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..core import dtypes
+from ..job.formats.interface import Location
 from ..job.job import FileJob
 from ..options import RunOptions, ScanOptions, parse
 from ..version import __version__
@@ -283,6 +284,13 @@ class Paths:
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = [root.resolve(strict=True) for root in roots]
 
+    def locate(self, text: object) -> Location:
+        """Return the location of an array, whose file is checked as by ``check``."""
+        if not isinstance(text, str):
+            return Location(self.check(text))  # which raises
+        path, member = Location.parse(text)
+        return Location(self.check(str(path)), member)
+
     def check(self, text: object) -> Path:
         """Return the path of a file, without links; the file need not exist."""
         if not isinstance(text, str) or "\0" in text:
@@ -320,9 +328,10 @@ def job_of(request: Mapping[str, Any], paths: Paths) -> dict[str, Any]:
     _check_options(options)
     for name in _PATHS:
         if name in values:
-            options[name] = paths.check(values[name])
-    files = tuple(paths.check(path) for path in inputs)
-    job = job_to_json(FileJob.parse(files, paths.check(request.get("output")), **options))
+            check = paths.locate if name == "segments" else paths.check
+            options[name] = check(values[name])
+    files = tuple(paths.locate(path) for path in inputs)
+    job = job_to_json(FileJob.parse(files, paths.locate(request.get("output")), **options))
     job_from_json(job)  # the ranks read it from the store later
     return job
 

@@ -437,13 +437,13 @@ def test_formats_may_differ(run, folder, write, save, rng):
     x = drawn(rng)
     write("a.text", x)
     save("b.npy", x)
-    for given, name, times in (
-        (["a.text"], "a.text.scan.npy", 1),
-        (["a.text", "b.npy", "-o", "both.npy"], "both.npy", 2),
+    for given, name, load, times in (
+        (["a.text"], "a.scan.text", read, 1),
+        (["a.text", "b.npy", "-o", "both.npy"], "both.npy", np.load, 2),
     ):
         status, _, err = run(*given, "--backend", "cpu", "--quiet")
         assert status == 0, err
-        np.testing.assert_array_equal(np.load(folder / name), np.tile(x, times).cumsum())
+        np.testing.assert_array_equal(load(folder / name), np.tile(x, times).cumsum())
 
 
 @pytest.mark.parametrize("same", [True, False])

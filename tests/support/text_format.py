@@ -29,6 +29,9 @@ class Text:
     def name(self):
         return str(self.path)
 
+    def needs_window(self, *, flattened):
+        return False
+
     def terms(self):
         return {f"the length of {self.path}": self.n}
 
@@ -70,7 +73,7 @@ def _line(number):
     return b"%*d\n" % (_WIDTH - 1, number)
 
 
-def inspect(path, kinds="i"):
+def inspect(path, kinds="i", member=""):
     """Read the number of elements."""
     try:
         return Text(path, int(path.read_bytes()[:_WIDTH]))
@@ -78,7 +81,7 @@ def inspect(path, kinds="i"):
         raise InputError(f"{path} is no text: {error}") from error
 
 
-def create(path, dtype, shape, *, fortran):
+def create(path, dtype, shape, *, fortran, member="", like=None):
     """Write the number of elements."""
     if dtype != Text.dtype or len(shape) != 1:
         raise OutputError(f"text cannot hold {dtype} of shape {shape}")
@@ -86,7 +89,7 @@ def create(path, dtype, shape, *, fortran):
     return Text(path, *shape)
 
 
-def reopen(path, dtype, shape, *, fortran):
+def reopen(path, dtype, shape, *, fortran, member="", like=None):
     """Return the target of the same number of elements."""
     same = path.read_bytes()[:_WIDTH] == _line(*shape)
     return Text(path, *shape) if same else None

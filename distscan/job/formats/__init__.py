@@ -6,9 +6,10 @@ other.
 """
 
 import math
+import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,22 +19,39 @@ from numpy.typing import NDArray
 
 from ...core.errors import InputError
 from ...core.operators import Operator
-from . import files, npy
-from .interface import NUMBERS, Fill, Format, Source
+from . import files, hdf5, netcdf, npy, npz
+from .interface import NUMBERS, Fill, Format, Location, Source
 
-_FORMATS: dict[str, Format] = {".npy": npy}
+_FORMATS: dict[str, Format] = {
+    ".npy": npy,
+    ".npz": npz,
+    **dict.fromkeys((".h5", ".hdf5"), hdf5),
+    **dict.fromkeys((".nc", ".nc4"), netcdf),
+}
 
 
 def of(path: Path) -> Format:
     """Return the format of a file; that of any other name is ``.npy``."""
-    return _FORMATS.get(path.suffix, npy)
+    return _FORMATS.get(path.suffix.lower(), npy)
+
+
+def scanned_name(name: str) -> str:
+    """Return the default name of the output of a job, by that of its input.
+
+    >>> scanned_name("x.npy"), scanned_name("x.h5"), scanned_name("x.bin")
+    ('x.scan.npy', 'x.scan.h5', 'x.bin.scan.npy')
+    """
+    path = Path(name)
+    if of(path) in {npy, npz}:
+        return f"{name.removesuffix('.npy').removesuffix('.npz')}.scan.npy"
+    return f"{path.stem}.scan{path.suffix}"
 
 
 # ---- inputs ---------------------------------------------------------------------------------
 
 
 def inspect(
-    paths: Sequence[Path],
+    locations: Sequence[Location],
     op: Any,
     *,
     raw: np.dtype[Any] | None = None,
@@ -44,21 +62,23 @@ def inspect(
     ``raw`` is the type of files without a header, ``shape`` their shape. Structures are for
     operators of the caller. Raises ``InputError``.
     """
-    if not paths:
+    if not locations:
         raise InputError("input is empty: a job reads at least one file")
     kinds = f"{NUMBERS}V" if isinstance(op, Operator) else NUMBERS
     sources = [
-        of(path).inspect(path, kinds) if raw is None else files.inspect_raw(path, raw, shape, kinds)
-        for path in paths
+        of(path).inspect(path, kinds, member)
+        if raw is None
+        else files.inspect_raw(path, raw, shape, kinds)
+        for path, member in locations
     ]
     return sources[0] if len(sources) == 1 else JoinedFiles(sources)
 
 
-def inspect_segments(path: Path | None, source: Source) -> Source | None:
+def inspect_segments(location: Location | None, source: Source) -> Source | None:
     """Check the file of flags or keys for the elements of ``source``, and return its contents."""
-    if path is None:
+    if location is None:
         return None
-    marks = of(path).inspect(path, kinds=f"{NUMBERS}mMSU")
+    marks = of(location.path).inspect(location.path, f"{NUMBERS}mMSU", location.member)
     if marks.shape not in (source.shape, (source.n,)):
         raise InputError(f"{marks.name} has shape {marks.shape}; {source.name} has {source.shape}")
     return marks
@@ -105,17 +125,30 @@ class JoinedFiles:
             terms |= file.terms()
         return terms
 
+    def needs_window(self, *, flattened: bool) -> bool:
+        """Return whether a file needs one."""
+        return any(file.needs_window(flattened=flattened) for file in self._files)
+
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = 0) -> Iterator[Fill]:
-        """Yield a function that fills arrays. It opens files when it needs them."""
+        """Yield a function that fills arrays. Each thread has its latest file open."""
+        latest, opened = threading.local(), dict[int, ExitStack]()
 
         def fill(elements: NDArray[Any], low: int) -> None:
             at, high = low, low + elements.size
             while at < high:
                 i = bisect_right(self._starts, at) - 1
                 start, end = self._starts[i], min(self._starts[i + 1], high)
-                with self._files[i].reading() as fill_part:
-                    fill_part(elements[at - low : end - low], at - start)
+                if getattr(latest, "file", None) != i:
+                    latest.file, thread = None, threading.get_ident()
+                    opened.setdefault(thread, ExitStack()).close()
+                    reading = self._files[i].reading(window=window)
+                    latest.fill, latest.file = opened[thread].enter_context(reading), i
+                latest.fill(elements[at - low : end - low], at - start)
                 at = end
 
-        yield fill
+        try:
+            yield fill
+        finally:
+            for stack in opened.values():
+                stack.close()

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from io import BufferedReader
@@ -21,7 +22,17 @@ from numpy.typing import NDArray
 from ...core.errors import InputError, OutputError
 from ...core.fingerprint import digest
 from . import storage
-from .interface import NUMBERS, READERS, WINDOW, Fill, Put, naming_input, option, unlinked
+from .interface import (
+    NUMBERS,
+    READERS,
+    WINDOW,
+    Fill,
+    Location,
+    Put,
+    naming_input,
+    option,
+    unlinked,
+)
 
 _MOST_AXES = 64  # of NumPy's arrays
 Read = Callable[[memoryview, int], None]  # fills memory with bytes, from a position on
@@ -45,6 +56,7 @@ class File(NamedTuple):
     start: int  # the position of element 0, in bytes
     stamp: Stamp | None = None  # inputs have one
     fortran: bool = False  # whether axis 0 varies fastest, of several axes
+    member: str = ""  # its name, where the file holds several arrays
 
     @property
     def n(self) -> int:
@@ -59,14 +71,18 @@ class File(NamedTuple):
     @property
     def name(self) -> str:
         """The name for messages."""
-        return str(self.path)
+        return str(Location(self.path, self.member))
 
     def terms(self) -> dict[str, object]:
         """Return what must be the same on every rank, by name."""
         # Nodes may have different files under the same path, on their own disks.
-        shared = f"{self.path}, which must be on a file system that all ranks share"
+        shared = f"{self.name}, which must be on a file system that all ranks share"
         stamp = {} if self.stamp is None else self.stamp._asdict()
         return {f"the {name} of {shared}": value for name, value in stamp.items()}
+
+    def needs_window(self, *, flattened: bool) -> bool:
+        """Return whether the elements are read in another order."""
+        return flattened and self.fortran
 
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[Fill]:
@@ -79,9 +95,8 @@ class File(NamedTuple):
                     yield _flattening(self, part, stream)
             else:
                 yield _reader(self, read)
-            now, stamp = os.fstat(stream.fileno()), self.stamp
-            if stamp and (now.st_size, now.st_mtime_ns) != (stamp.size, stamp.mtime_ns):
-                raise InputError(f"{self.path} was changed while it was read")
+            if self.stamp:
+                check_unchanged(self.path, self.stamp, stream.fileno())
 
     def check_shared(self) -> None:
         """Check that this rank sees the part file of rank 0, in the same folder."""
@@ -90,7 +105,7 @@ class File(NamedTuple):
                 size, reason = os.fstat(stream.fileno()).st_size, "another file"
         except OSError as error:
             size, reason = -1, error.strerror or str(error)
-        if size != self.end:
+        if size < self.end:
             raise OutputError(
                 f"{self.path.parent} is not as rank 0 sees it ({reason}: {self.path.name}); "
                 "put the output on a file system that all ranks share and may write"
@@ -99,6 +114,48 @@ class File(NamedTuple):
     def writing(self) -> AbstractContextManager[Put]:
         """Open the file, and yield a writer of elements, the fastest one for its file system."""
         return storage.writing(self, mapped=storage.is_in_memory(self.path))
+
+
+class Indirect(ABC):
+    """An array of a file whose bytes are not read as they lie: a ``Source``.
+
+    Attributes
+    ----------
+    file
+        The array as if they were.
+    """
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.path, self.member, self.dtype, self.shape = (
+            file.path,
+            file.member,
+            file.dtype,
+            file.shape,
+        )
+        self.fortran, self.n, self.name = file.fortran, file.n, file.name
+
+    def terms(self) -> dict[str, object]:
+        """Return what must be the same on every rank, by name."""
+        return self.file.terms()
+
+    def needs_window(self, *, flattened: bool) -> bool:
+        """Return whether the elements are read in another order."""
+        return self.file.needs_window(flattened=flattened)
+
+    @abstractmethod
+    def reading(
+        self, *, flattened: bool = False, window: int = WINDOW
+    ) -> AbstractContextManager[Fill]:
+        """Open the file, and yield a function that fills arrays."""
+
+
+def check_unchanged(path: Path, stamp: Stamp, descriptor: int | None = None) -> None:
+    """Raise ``InputError`` if a file, open or by its name, has changed since it had its stamp."""
+    with naming_input(path):
+        now = os.stat(path if descriptor is None else descriptor)
+    if (now.st_size, now.st_mtime_ns) != (stamp.size, stamp.mtime_ns):
+        raise InputError(f"{path} was changed while it was read")
 
 
 def inspect_raw(

@@ -11,11 +11,12 @@ the file, and options as the caller writes them.
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,29 @@ READERS, WRITERS = 4, 8
 #: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
 #: threads may call it at once.
 Fill = Callable[[NDArray[Any], int], None]
+
+#: ``FILE::PATH``: the suffixes of formats whose files hold several arrays.
+_OF_MEMBER = re.compile(r"(.+?\.(?:h5|hdf5|nc|nc4|npz))::(.*)", re.IGNORECASE | re.DOTALL)
+
+
+class Location(NamedTuple):
+    """Where an array is: in a file, and for some formats under a name in the file."""
+
+    path: Path
+    member: str = ""  # "" where the file holds one array
+
+    @classmethod
+    def parse(cls, text: str | os.PathLike[str]) -> "Location":
+        """Return the location that a path, or ``FILE::PATH``, names.
+
+        >>> Location.parse("x.h5::/run/density").member
+        '/run/density'
+        """
+        found = _OF_MEMBER.fullmatch(os.fspath(text))
+        return cls(Path(found[1]), found[2]) if found else cls(Path(text))
+
+    def __str__(self) -> str:
+        return f"{self.path}::{self.member}" if self.member else str(self.path)
 
 
 class Source(Protocol):
@@ -59,13 +83,17 @@ class Source(Protocol):
     def terms(self) -> dict[str, object]:
         """Return what must be the same on every rank, by name."""
 
+    def needs_window(self, *, flattened: bool) -> bool:
+        """Return whether ``reading`` takes ``window`` bytes of memory."""
+
     def reading(
         self, *, flattened: bool = False, window: int = WINDOW
     ) -> AbstractContextManager[Fill]:
         """Open the source, and yield a function that fills arrays: see ``Fill``.
 
         The elements are counted as they are stored; ``flattened`` counts them as ``numpy.ravel``
-        does, which differs in Fortran order: this takes ``window`` bytes of memory, at most.
+        does, which differs in Fortran order. ``window`` is the most memory, in bytes, to keep what
+        is read, or unpacked, for later elements.
         Raises ``InputError`` if the source has changed since it was inspected: at once if it is too
         short, else at the end of the ``with`` block.
         """
@@ -105,22 +133,37 @@ class Target(Source, Protocol):
 class Format(Protocol):
     """A file format."""
 
-    def inspect(self, path: Path, kinds: str = NUMBERS) -> Source:
+    def inspect(self, path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
         """Check a file, and return its elements; ``kinds`` are those of types that it may hold.
 
         Raises ``InputError``.
         """
 
     def create(
-        self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
+        self,
+        path: Path,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        *,
+        fortran: bool,
+        member: str = "",
+        like: Source | None = None,
     ) -> Target:
         """Give an empty file its whole size, and all that the format has beside the elements.
 
-        Raises ``OutputError`` if the format cannot hold the type.
+        ``like`` is the array whose scan it is; names and attributes of the same format are carried
+        over. Raises ``OutputError`` if the format cannot hold the array.
         """
 
     def reopen(
-        self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
+        self,
+        path: Path,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        *,
+        fortran: bool,
+        member: str = "",
+        like: Source | None = None,
     ) -> Target | None:
         """Return the target in a file that ``create`` has made for the same array; else None."""
 

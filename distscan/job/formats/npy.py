@@ -15,7 +15,7 @@ from numpy.lib import format
 from ...core.errors import InputError, OutputError
 from . import files
 from .files import File
-from .interface import NUMBERS, naming_input, unlinked
+from .interface import NUMBERS, Source, naming_input, unlinked
 
 #: One thread at a time lets NumPy parse a header: before 3.11.8 and 3.12.2, Python may raise
 #: SystemError if two do.
@@ -24,7 +24,7 @@ _LONGEST = 1 << 17  # bytes of a header: Python 3.10 crashes if it parses longer
 _ODD_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\[\x80-\xff]")
 
 
-def inspect(path: Path, kinds: str = NUMBERS) -> File:
+def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> File:
     """Read the header of a ``.npy`` file, version 1 to 3, and check that its data is complete.
 
     ``kinds`` are those of NumPy's types that it may hold. Raises
@@ -83,7 +83,15 @@ def _parse(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return format.read_array_header_2_0(BytesIO(header), max_header_size=len(text))
 
 
-def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool) -> File:
+def create(
+    path: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    fortran: bool,
+    member: str = "",
+    like: Source | None = None,
+) -> File:
     """Write the header, and give the file its whole size."""
     header = header_of(dtype, shape, fortran=fortran)
     file = File(path, dtype, shape, len(header), fortran=fortran)
@@ -95,7 +103,13 @@ def create(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran:
 
 
 def reopen(
-    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool
+    path: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    fortran: bool,
+    member: str = "",
+    like: Source | None = None,
 ) -> File | None:
     """Return the file that ``create`` has made, if this is one of the same header and size."""
     header = header_of(dtype, shape, fortran=fortran)

@@ -1,0 +1,392 @@
+"""The format HDF5, an ``interface.Format``; h5py is imported where it is used.
+
+A contiguous data set is a range of bytes of its file. So ranks and threads read and write it as
+they do a ``.npy`` file, without the HDF5 library. All others are read by h5py, by a handle of each
+rank: in chunks, compressed, or of a type that HDF5 converts. The output is contiguous.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import InputError, OutputError
+from . import files
+from .files import File, Indirect
+from .interface import NUMBERS, WINDOW, Fill, Location, Source, naming_input
+
+#: Filters by their numbers, and what brings them.
+_FILTERS = MappingProxyType(
+    {
+        32001: "blosc",
+        32004: "lz4",
+        32008: "bitshuffle",
+        32013: "zfp",
+        32015: "zstd",
+        32026: "blosc2",
+    }
+)
+#: Attributes that are of the file's structure, and those that do not hold of the scan.
+STRUCTURE = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "DIMENSION_LABELS"}
+_DEFAULT = "/data"  # the name of an output whose input has none
+
+
+def _h5py() -> Any:
+    """Import h5py; raise ``InputError`` if there is none."""
+    try:
+        import h5py  # noqa: PLC0415 - few jobs need it
+    except ImportError as error:
+        raise InputError(f"HDF5 needs h5py, which cannot be imported ({error}): "
+                         "pip install 'distscan[hdf5]'") from error  # fmt: skip
+    return h5py
+
+
+# ---- input -----------------------------------------------------------------------------------
+
+
+def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
+    """Find a data set, and check it; without a name, it is the only one of the file."""
+    with files.opened(path) as stream, naming_input(path):
+        stamp = files.stamp_of(stream)
+        reason = "" if is_hdf5(path) else files.other_format(stream)
+    with opened(path, reason) as file:
+        name = member or _only_name(file, path)
+        dataset = find(file, path, name)
+        dtype, start = _type_of(dataset, path, name), _place_of(dataset)
+        shape, chunks = dataset.shape, dataset.chunks
+        if start is None:
+            _check_filters(dataset, path, name)
+    found = File(path, dtype, shape, start or 0, stamp, member=name)
+    files.check(found, kinds)
+    if start is None:
+        return Dataset(found, chunks)
+    if stamp.size < found.end:
+        raise InputError(f"{path} is truncated: {stamp.size} of {found.end} bytes")
+    return found
+
+
+@contextmanager
+def opened(
+    path: Path, reason: str = "", *, locking: bool | str = "best-effort", **options: Any
+) -> Iterator[Any]:
+    """Open an HDF5 file for reading; every error of the library becomes an ``InputError``.
+
+    Programs that read a file may share it, with a program that writes it they may not. A part file
+    has a lock of the job itself.
+    """
+    h5py = _h5py()
+    try:
+        file = h5py.File(path, "r", locking=locking, **options)
+    except OSError as error:
+        if "unable to lock" in str(error):
+            reason = "another program has opened it for writing"
+        elif "truncated" in str(error):
+            reason = f"it is truncated ({error})"
+        raise InputError(f"cannot read {path} as HDF5: {reason or error}") from error
+    try:
+        with file:
+            yield file
+    except (OSError, RuntimeError) as error:  # h5py's, of what is damaged
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def find(file: Any, path: Path, member: str) -> Any:
+    """Return the data set of a name; raise ``InputError`` if there is none in this file."""
+    name, h5py = Location(path, member), _h5py()
+    try:
+        found = file[member]
+    except KeyError:
+        known = names(file)
+        listed = ", ".join(known[:8]) + ", ..." * (len(known) > 8)
+        raise InputError(f"there is no {name}; data sets: {listed or 'none'}") from None
+    if not isinstance(found, h5py.Dataset):
+        raise InputError(f"{name} is a {type(found).__name__.lower()}, and no data set")
+    if not os.path.samefile(found.file.filename, path):
+        raise InputError(f"{name} is a link to {found.file.filename}: name that file")
+    if found.shape is None:
+        raise InputError(f"{name} is empty: it has no shape")
+    if found.is_virtual:
+        raise InputError(f"{name} is virtual, a view of other files: name these, or copy it")
+    if found.external:
+        outside = ", ".join(str(each) for each, *_ in found.external)
+        raise InputError(f"the elements of {name} are in other files, {outside}: read these as raw")
+    return found
+
+
+def names(file: Any) -> list[str]:
+    """Return the names of all data sets of a file that are no scales of others."""
+    h5py, known = _h5py(), []
+
+    def note(name: str, each: Any) -> None:
+        if isinstance(each, h5py.Dataset) and not h5py.h5ds.is_scale(each.id):
+            known.append(f"/{name}")
+
+    file.visititems(note)
+    return known
+
+
+def _only_name(file: Any, path: Path) -> str:
+    known = names(file)
+    if len(known) != 1:
+        shown = ", ".join(known[:8]) + ", ..." * (len(known) > 8)
+        raise InputError(
+            f"{path} has the data sets {shown}: name one, such as {Location(path, known[0])}"
+            if known
+            else f"{path} has no data set"
+        )
+    return known[0]
+
+
+def _type_of(dataset: Any, path: Path, member: str) -> np.dtype[Any]:
+    """Return NumPy's type of the elements; raise ``InputError`` for what are no numbers."""
+    h5py, name = _h5py(), Location(path, member)
+    try:
+        dtype: np.dtype[Any] = dataset.dtype
+    except TypeError as error:
+        raise InputError(f"{name} has a type that NumPy has not: {error}") from error
+    what = ""
+    if h5py.check_enum_dtype(dtype):
+        what = "an enumeration"
+    elif h5py.check_string_dtype(dtype):
+        what = "text"
+    elif h5py.check_ref_dtype(dtype):
+        what = "references"
+    elif h5py.check_vlen_dtype(dtype):
+        what = "arrays of various lengths"
+    elif h5py.check_opaque_dtype(dtype) or (dtype.kind == "V" and not dtype.names):
+        what = "opaque bytes"
+    if what and not (what == "text" and dtype.kind == "S"):  # keys may be text of a fixed length
+        raise InputError(f"{name} holds {what}; a scan takes numbers")
+    return dtype
+
+
+def _place_of(dataset: Any) -> int | None:
+    """Return the position of element 0 in the file; None if h5py must read the elements."""
+    h5py, plain = _h5py(), dataset.id.get_create_plist()
+    if plain.get_layout() != h5py.h5d.CONTIGUOUS or plain.get_nfilters():
+        return None
+    try:
+        stored = h5py.h5t.py_create(dataset.dtype, logical=True)
+    except TypeError:
+        return None
+    if not stored.equal(dataset.id.get_type()):  # such as integers of 24 bits
+        return None
+    place: int | None = dataset.id.get_offset()
+    return place
+
+
+def _check_filters(dataset: Any, path: Path, member: str) -> None:
+    """Raise ``InputError`` for a filter that is not there."""
+    h5py, plain = _h5py(), dataset.id.get_create_plist()
+    numbers = [plain.get_filter(i)[0] for i in range(plain.get_nfilters())]
+    if all(map(h5py.h5z.filter_avail, numbers)):
+        return
+    with suppress(ImportError):
+        import hdf5plugin  # noqa: F401, PLC0415 - it registers filters
+    for number in numbers:
+        if not h5py.h5z.filter_avail(number):
+            raise InputError(
+                f"{Location(path, member)} is compressed by {_FILTERS.get(number, 'a filter')}, "
+                f"filter {number} of HDF5, which is missing: pip install hdf5plugin"
+            )
+
+
+class Dataset(Indirect):
+    """A data set that h5py reads."""
+
+    def __init__(self, file: File, chunks: tuple[int, ...] | None) -> None:
+        super().__init__(file)
+        self._chunks = chunks
+
+    def needs_window(self, *, flattened: bool) -> bool:
+        """Return whether the library keeps chunks."""
+        return self._chunks is not None
+
+    @contextmanager
+    def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[Fill]:
+        """Open the file, and yield a function that fills arrays.
+
+        The library keeps the chunks that rows of the data set meet, if they fit ``window`` bytes:
+        so it decompresses each chunk once.
+        """
+        met = self._chunks or self.shape
+        across = [
+            -(-length // chunk) * chunk for length, chunk in zip(self.shape, met, strict=True)
+        ]
+        row = math.prod((*met[:1], *across[1:])) * self.dtype.itemsize
+        cache: Any = {
+            "rdcc_nbytes": min(max(2 * row, 1 << 20), window or WINDOW),
+            "rdcc_nslots": 10_007,
+        }
+        with opened(self.path, **cache) as file:
+            dataset = find(file, self.path, self.member)
+
+            def fill(elements: NDArray[Any], low: int) -> None:
+                at = 0
+                for box in boxes(self.shape, low, low + elements.size):
+                    shape = tuple(part.stop - part.start for part in box)
+                    high = at + math.prod(shape)
+                    dataset.read_direct(elements[at:high].reshape(shape), box)
+                    at = high
+
+            yield fill
+        assert self.file.stamp is not None
+        files.check_unchanged(self.path, self.file.stamp)
+
+
+def boxes(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[slice, ...]]:
+    """Yield the boxes of an array in C order that together are its elements ``low..high``.
+
+    >>> [[(part.start, part.stop) for part in box] for box in boxes((4, 3), 2, 10)]
+    [[(0, 1), (2, 3)], [(1, 3), (0, 3)], [(3, 4), (0, 1)]]
+    """
+    if low >= high:
+        return
+    if not shape:
+        yield ()
+        return
+    inner = math.prod(shape[1:])
+    first, last = -(-low // inner), high // inner  # whole rows
+    if first > last:  # all in one row
+        yield from _in_row(shape, last, low, high)
+        return
+    yield from _in_row(shape, first - 1, low, first * inner)
+    if first < last:
+        yield (slice(first, last), *(slice(0, length) for length in shape[1:]))
+    yield from _in_row(shape, last, last * inner, high)
+
+
+def _in_row(shape: tuple[int, ...], row: int, low: int, high: int) -> Iterator[tuple[slice, ...]]:
+    start = row * math.prod(shape[1:])
+    for box in boxes(shape[1:], low - start, high - start):
+        yield (slice(row, row + 1), *box)
+
+
+# ---- output ----------------------------------------------------------------------------------
+
+
+def create(
+    path: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    fortran: bool,
+    member: str = "",
+    like: Source | None = None,
+) -> File:
+    """Make a file of one contiguous data set, with the attributes and scales of that of ``like``.
+
+    Its space is allocated, but not written.
+    """
+    name = member_of(path, member, like, fortran=fortran)
+    h5py = _h5py()
+    with writing(path) as file:
+        dataset = file.create_dataset(name, shape, dtype, fill_time="never")
+        source = like if isinstance(like, File | Dataset) and is_hdf5(like.path) else None
+        if source is not None and source.member:
+            with opened(source.path) as other:
+                _carry_over(h5py, other, other[source.member], dataset)
+        allocate(dataset)
+    return placed(path, dtype, shape, name)
+
+
+def member_of(path: Path, member: str, like: Source | None, *, fortran: bool) -> str:
+    """Return the name of an output's array: that of the input, if it has one."""
+    if fortran:
+        raise OutputError(f"{path}: HDF5 has no Fortran order, which the input has: write .npy")
+    return member or getattr(like, "member", "") or _DEFAULT
+
+
+@contextmanager
+def writing(path: Path, mode: str = "w") -> Iterator[Any]:
+    """Open a file for writing, alone; its bytes are on the disk at the end."""
+    h5py = _h5py()
+    try:
+        with h5py.File(path, mode, libver=("earliest", "v110"), locking=False) as file:
+            yield file
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise OutputError(f"cannot write {path} as HDF5: {error}") from error
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fsync(descriptor)  # other hosts will write into its pages
+    finally:
+        os.close(descriptor)
+
+
+def allocate(dataset: Any) -> None:
+    """Let HDF5 find the place of a contiguous data set, as it does when one element is written."""
+    if dataset.size:
+        dataset[(0,) * dataset.ndim] = np.zeros((), dataset.dtype)
+
+
+def placed(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], member: str) -> File:
+    """Return the target over the bytes of a data set; the file is as long as they need."""
+    with opened(path, locking=False) as file:
+        dataset = file[member]
+        place = _place_of(dataset) if dataset.size else 0
+    if place is None:
+        raise OutputError(f"HDF5 cannot hold {dtype} as it is in memory: choose another dtype")
+    target = File(path, dtype, shape, place, member=member)
+    if os.stat(path).st_size < target.end:
+        os.truncate(path, target.end)
+    return target
+
+
+def reopen(
+    path: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    fortran: bool,
+    member: str = "",
+    like: Source | None = None,
+) -> File | None:
+    """Return the target in a file that ``create`` has made, if it has this name, type and shape."""
+    name = member_of(path, member, like, fortran=fortran)
+    if not is_hdf5(path):
+        return None
+    try:
+        with opened(path, locking=False) as file:
+            dataset = find(file, path, name)
+            same = dataset.dtype == dtype and dataset.shape == shape
+            return placed(path, dtype, shape, name) if same else None
+    except InputError:
+        return None
+
+
+def is_hdf5(path: Any) -> bool:
+    """Return whether a file is one of HDF5."""
+    return bool(_h5py().is_hdf5(path))
+
+
+def _carry_over(h5py: Any, source: Any, x: Any, y: Any) -> None:
+    """Copy the attributes of a data set, its groups and its file, and its dimensions' scales."""
+    for name in {"/", x.parent.name}:
+        target = y.file.require_group(name)
+        _copy_attributes(source[name], target)
+    _copy_attributes(x, y)
+    for axis, (dimension, target) in enumerate(zip(x.dims, y.dims, strict=False)):
+        if x.shape[axis] != y.shape[axis]:
+            continue
+        target.label = dimension.label
+        for label, scale in dimension.items():
+            if scale.name not in y.file:
+                y.file.create_dataset(scale.name, data=scale[...])
+                _copy_attributes(scale, y.file[scale.name])
+                y.file[scale.name].make_scale(label)
+            target.attach_scale(y.file[scale.name])
+
+
+def _copy_attributes(source: Any, target: Any) -> None:
+    """Copy attributes, but those that tell of the file's structure, or refer to other objects."""
+    h5py = _h5py()
+    for name in source.attrs:
+        stored = source.attrs.get_id(name)
+        if name not in STRUCTURE and h5py.check_ref_dtype(stored.dtype) is None:
+            target.attrs.create(name, source.attrs[name], stored.shape, stored.dtype)

@@ -1,0 +1,180 @@
+"""The format NetCDF-4, an ``interface.Format``: HDF5 with named dimensions, by h5netcdf.
+
+A variable is read as a data set of HDF5. Numbers that stand for other ones are refused: packed
+ones, and those of missing values. The output has the names, dimensions, coordinates and attributes
+of the input.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import InputError, OutputError
+from . import hdf5
+from .files import File, Indirect, opened
+from .interface import NUMBERS, WINDOW, Fill, Source
+
+_TYPES = {"f4", "f8", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8))}
+#: Attributes that do not hold of the scan of a variable.
+_OF_VALUES = {
+    "_FillValue",
+    "missing_value",
+    "valid_range",
+    "valid_min",
+    "valid_max",
+    "actual_range",
+}
+
+
+def _h5netcdf() -> Any:
+    try:
+        import h5netcdf  # noqa: PLC0415 - few jobs need it
+    except ImportError as error:
+        raise OutputError(f"NetCDF needs h5netcdf, which cannot be imported ({error}): "
+                          "pip install 'distscan[netcdf]'") from error  # fmt: skip
+    return h5netcdf
+
+
+# ---- input -----------------------------------------------------------------------------------
+
+
+def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
+    """Find a variable, and check it; without a name, it is the only one beside coordinates."""
+    with opened(path) as stream:
+        if stream.read(4) in {b"CDF\x01", b"CDF\x02", b"CDF\x05"}:
+            raise InputError(f"{path} is NetCDF-3: convert it, nccopy -k nc4 {path} new.nc")
+    source: Any = hdf5.inspect(path, kinds, member)
+    with hdf5.opened(path) as file:
+        attributes = dict(file[source.member].attrs)
+    for name, plain in (("scale_factor", 1), ("add_offset", 0)):
+        if np.any(attributes.get(name, plain) != plain):
+            raise InputError(f"{source.name} is packed, by its {name}: unpack it first")
+    if attributes.get("_Unsigned") in {"true", b"true"}:
+        raise InputError(f"{source.name} has numbers without a sign, by its _Unsigned: convert it")
+    missing = [
+        np.asarray(attributes[name]).astype(source.dtype).ravel()
+        for name in ("_FillValue", "missing_value")
+        if name in attributes
+    ]
+    values = np.unique(np.concatenate(missing)) if missing else np.empty(0)
+    values = values[~np.isnan(values)]  # NaN is one, as in NumPy
+    return Variable(source, values.tolist()) if values.size else source
+
+
+class Variable(Indirect):
+    """A variable without values that mean that there is none."""
+
+    def __init__(self, source: Any, missing: list[Any]) -> None:
+        super().__init__(source if isinstance(source, File) else source.file)
+        self._source, self._missing = source, missing
+
+    def needs_window(self, *, flattened: bool) -> bool:
+        """Return whether the data set needs one."""
+        return bool(self._source.needs_window(flattened=flattened))
+
+    @contextmanager
+    def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[Fill]:
+        """Open the file, and yield a function that fills arrays, and refuses missing values."""
+        with self._source.reading(flattened=flattened, window=window) as fill:
+
+            def checked(elements: NDArray[Any], low: int) -> None:
+                fill(elements, low)
+                for value in self._missing:
+                    if (elements == value).any():
+                        at = low + int((elements == value).argmax())
+                        raise InputError(
+                            f"{self.name} has no value at element {at}, but {value}, its "
+                            "_FillValue or missing_value: fill it first"
+                        )
+
+            yield checked
+
+
+# ---- output ----------------------------------------------------------------------------------
+
+
+def create(
+    path: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    fortran: bool,
+    member: str = "",
+    like: Source | None = None,
+) -> File:
+    """Make a file of one variable, with what belongs to that of ``like``; see ``hdf5.create``."""
+    name, h5netcdf = hdf5.member_of(path, member, like, fortran=fortran), _h5netcdf()
+    if f"{dtype.kind}{dtype.itemsize}" not in _TYPES:
+        raise OutputError(f"{path}: NetCDF has no {dtype}: choose another dtype")
+    try:
+        with _variable(like, shape) as (source, x), h5netcdf.File(path, "w", locking=False) as file:
+            names = tuple(f"x{axis}" for axis in range(len(shape))) if x is None else x.dimensions
+            _make_dimensions(file, names, shape)
+            y = file.create_variable(name, names, dtype, fill_time="never")
+            if x is not None:
+                _copy_attributes(source, file)
+                _copy_attributes(x, y)
+                _copy_coordinates(source, x, file)
+        with hdf5.writing(path, "r+") as plain:
+            hdf5.allocate(plain[name])
+    except (h5netcdf.CompatibilityError, ValueError, TypeError, KeyError) as error:
+        raise OutputError(f"cannot write {path} as NetCDF: {error}") from error
+    return hdf5.placed(path, dtype, shape, name)
+
+
+reopen = hdf5.reopen
+
+
+@contextmanager
+def _variable(like: Source | None, shape: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
+    """Open the input, if it is NetCDF and has this shape; yield its file and variable, or None."""
+    path, member = getattr(like, "path", None), getattr(like, "member", "")
+    if not member or not hdf5.is_hdf5(path) or like is None or like.shape != shape:
+        yield None, None
+        return
+    with _h5netcdf().File(path, "r", phony_dims="access") as source:
+        yield source, source[member]
+
+
+def _make_dimensions(file: Any, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
+    for name, length in zip(names, shape, strict=True):
+        if name not in file.dimensions:
+            file.dimensions[name] = length or None  # one that can grow
+
+
+def _copy_coordinates(source: Any, x: Any, file: Any) -> None:
+    """Copy the coordinates of a variable, to the root of the file."""
+    for name, coordinate in _coordinates(source, x):
+        if name in file.variables:
+            continue
+        _make_dimensions(file, coordinate.dimensions, coordinate.shape)
+        given: Any = {"data": coordinate[...], "fillvalue": coordinate.attrs.get("_FillValue")}
+        made = file.create_variable(name, coordinate.dimensions, coordinate.dtype, **given)
+        _copy_attributes(coordinate, made, beside={"_FillValue"})
+
+
+def _coordinates(source: Any, x: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the coordinates of a variable, of its group or of one around it, and their bounds."""
+    text = " ".join(str(x.attrs.get(name, "")) for name in ("coordinates", "grid_mapping"))
+    wanted = [*x.dimensions, *text.replace(":", " ").split()]
+    groups = [str(group) for group in PurePosixPath(x.name).parents]
+    for name in wanted:
+        for group in groups:
+            folder = source if group == "/" else source[group]
+            if name in folder.variables:
+                found = folder.variables[name]
+                yield name, found
+                bounds = found.attrs.get("bounds")
+                if bounds is not None and bounds in folder.variables:
+                    yield bounds, folder.variables[bounds]
+                break
+
+
+def _copy_attributes(source: Any, target: Any, beside: set[str] = _OF_VALUES) -> None:
+    for name, value in source.attrs.items():
+        if name not in beside and name not in target.attrs:
+            target.attrs[name] = value
