@@ -11,6 +11,7 @@ from jax import lax
 from jax.experimental import io_callback
 
 from ..core.operators import in_segments
+from ..core.steps import wait_limit
 from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm, communicator, derived_key, gradients
 from ..scan import scan as scan_shards
@@ -73,6 +74,7 @@ class Way(NamedTuple):
 def _prepare(call: Agreement, *, comm: Comm) -> None:
     """Make what the backward pass needs, where all ranks are."""
     call.same = Terms({"the function": "distscan.jax"})
+    wait_limit()  # a wrong setting is a fault here, not in the backward pass
     call.settle()
     gradients(call.comm)
     call.begin()

@@ -11,18 +11,15 @@ import itertools
 import os
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-import numpy as np
-
 from ..core.errors import DisagreementError, RankError
 from ..core.fingerprint import digest
-from ..core.steps import WAIT, wait_limit
 from . import signals
-from .communicators import MPI, Comm, communicator, has_limit
+from .communicators import MPI, Comm, communicator, vote_token
+from .meeting import Meeting
 from .torch_group import TorchComm, default_group
 
 P = ParamSpec("P")
@@ -71,7 +68,8 @@ class Agreement:
             combine(x, edges)
     """
 
-    def __init__(self, votes: "Votes") -> None:
+    def __init__(self, votes: "Votes", *, arrives: bool = False) -> None:
+        """Open the first step; ``arrives`` says that it is the first one of a call."""
         self.comm = votes.comm
         #: Whether there are other ranks. Else no step is ever open.
         self.several = votes.several
@@ -84,6 +82,7 @@ class Agreement:
         self.contribution: int | None = None
         self._votes = votes if votes.several else None
         self._open: Votes | None = None  # None if no step is open
+        self._arrives = arrives
         if votes.several:
             self.begin()
 
@@ -110,6 +109,7 @@ class Agreement:
         if votes is None:
             return
         number, key = self.number, 0
+        arrives, self._arrives = self._arrives, False
         try:
             key = self.same.key if self.same else 0
         except BaseException as error:  # a value that has no text
@@ -117,7 +117,7 @@ class Agreement:
         if self.contribution is not None:
             votes.contribute(self.contribution)
         worked, low, high, first, last, none = votes.minimum(
-            fault is None, key, -key, number, -number, not self.has_elements
+            fault is None, key, -key, number, -number, not self.has_elements, arrives=arrives
         )
         self.has_elements = not none
         if worked and low == -high and first == -last:
@@ -197,7 +197,7 @@ def collective(function: Callable[Concatenate[Agreement, P], R]) -> Callable[P, 
         except TypeError:
             _check_arguments(name, signature, args, options)
             raise
-        with votes, Agreement(votes) as agreement:
+        with votes, Agreement(votes, arrives=True) as agreement:
             agreement.same = terms
             try:
                 return function(agreement, *args, **options)
@@ -276,7 +276,7 @@ class Votes:
         )
         self._slots = memoryview(self._minima)[_SIX.size :].cast("q") if slots else None
         self._slot = _SIX.size + comm.rank * _ONE.size
-        self._has_limit = has_limit(comm)
+        self._meeting = Meeting(comm) if vote_token(comm) else None
 
     @classmethod
     def of(cls, comm: Comm | None) -> "Votes":
@@ -313,11 +313,14 @@ class Votes:
         if self.several:
             self._threads.discard(threading.get_ident())
 
-    def minimum(self, *values: int) -> tuple[int, ...]:
-        """Return the minimum of each of six ``values``, of 8 bytes, over all ranks."""
+    def minimum(self, *values: int, arrives: bool) -> tuple[int, ...]:
+        """Return the minimum of each of six ``values``, of 8 bytes, over all ranks.
+
+        ``arrives`` says that the ranks may not all have come to this call.
+        """
         _SIX.pack_into(self._sent, 0, *values)
-        if self._has_limit:
-            vote_in_time(self.comm, self._sent, self._minima)
+        if self._meeting is not None and arrives:
+            self._meeting.vote(values[_NUMBER], self._sent, self._minima)
         else:
             # It is blocking: for so few values, MPI_Iallreduce is slower in every library.
             self.comm.Allreduce(self._send, self._receive, MPI.MIN)
@@ -339,81 +342,9 @@ class Votes:
 
 
 _SIX, _ONE = struct.Struct("6q"), struct.Struct("q")
+_NUMBER = 3  # the place of the step's number in a vote
 #: Up to so many ranks, votes have slots. A vote is then a message of at most 560 bytes.
 MOST_SLOTS = 64
-
-# ---- the vote of a backward pass, which a rank may leave out: a fault, and not a hang ----------
-
-
-def vote_in_time(comm: Comm, sent: bytearray, minima: bytearray) -> None:
-    """Find the minima of the ranks' votes; raise RankError if a rank does not come in time.
-
-    Each rank sends its vote to rank 0, which answers all.
-    """
-    answer = np.frombuffer(minima, np.int64)
-    if comm.rank > 0:
-        comm.Isend([sent, MPI.BYTE], 0, _TAG).Wait()
-        if not _receive(comm, minima, 0):
-            answer[0] = _MISSING
-            comm.Isend([sent, MPI.BYTE], 0, _TAG)  # a second vote: this rank waits no longer
-        elif answer[0] >= 0 and answer[_NUMBER] != np.frombuffer(sent, np.int64)[_NUMBER]:
-            answer[0] = _MISSING - comm.size  # an answer to an earlier vote
-    else:
-        minima[:] = sent
-        part, others = bytearray(len(sent)), [*range(1, comm.size)]
-        vote = np.frombuffer(part, np.int64)
-        for rank in others:
-            came = _receive(comm, part, rank)
-            if not came or vote[_NUMBER] != answer[_NUMBER] or comm.Iprobe(rank, _TAG):
-                answer[0] = _MISSING - rank - (comm.size if came else 0)
-                others = [other for other in others if came or other != rank]
-                break
-            np.minimum(answer, vote, out=answer)
-        for request in [comm.Isend([minima, MPI.BYTE], rank, _TAG) for rank in others]:
-            request.Wait()
-    if answer[0] >= 0:
-        return
-    out_of_step, rank = divmod(_MISSING - int(answer[0]), comm.size)
-    raise mark_collective(
-        RankError(
-            f"rank {rank} is out of step: it has left out a backward pass, or not waited for one"
-            if out_of_step
-            else f"rank {rank} did not come to a backward pass within {wait_limit():g} s ({WAIT}): "
-            "the results of differentiable scans must be part of the loss on every rank"
-        )
-    )
-
-
-def _receive(comm: Comm, buffer: bytearray, rank: int) -> bool:
-    """Receive a vote or an answer from a rank; return whether it comes in time."""
-    if isinstance(comm, TorchComm):
-        try:
-            comm.Recv([buffer, MPI.BYTE], rank, _TAG)
-        except RuntimeError:  # gloo's, after the limit of its messages
-            return False
-        return True
-    begin, limit = time.monotonic(), wait_limit()
-    # Rank 0 answers when it has waited for another rank.
-    limit += _FOR_ANSWER if rank == 0 else 0
-    while not comm.Iprobe(rank, _TAG):
-        waited = time.monotonic() - begin
-        if waited > limit:
-            return False
-        if waited < _SPIN:
-            os.sched_yield()  # ``time.sleep(0)`` takes some 60 us
-        else:
-            time.sleep(min(1e-3, waited / 50))
-    comm.Recv([buffer, MPI.BYTE], rank, _TAG)
-    return True
-
-
-_TAG = (1 << 13) + 1
-_NUMBER = 3  # the place of the number of the step in a vote
-_MISSING = -1  # and below, in the first place: the rank is missing, or out of step
-_SPIN = 2e-3  # seconds of looks that give way to other processes, before this one sleeps
-_FOR_ANSWER = 1.0  # seconds
-
-# ---- the votes of all communicators -----------------------------------------------------------
 
 # The votes of communicators that have been checked, by the communicators' handles: several Python
 # objects may stand for one communicator.

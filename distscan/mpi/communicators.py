@@ -96,7 +96,11 @@ def _launch_fault(launched: int) -> str:
     """Return what is wrong where the launcher has started several ranks, and MPI sees one."""
     fault, group = getattr(MPI, "fault", ""), "torch.distributed.init_process_group()"
     if by_torchrun():
-        return f"torchrun started {launched} ranks, which have no process group: call {group} first"
+        return (
+            f"torchrun, or what started it, started {launched} ranks, which have no process group: "
+            f"call {group} first; ranks of an mpirun inside of torchrun must not have its "
+            "TORCHELASTIC_RUN_ID"
+        )
     if fault:
         return (
             f"the launcher started {launched} ranks, and {fault}; install one, for example, in a "
@@ -167,24 +171,33 @@ def gradients(comm: Comm) -> Comm:
 
     The first call is collective. The duplicate of a duplicate is itself.
     """
-    if comm.size == 1 or has_limit(comm):
+    if comm.size == 1 or vote_token(comm):
         return comm
 
     def make() -> Comm:
         duplicate = comm.Dup()
-        duplicate.Set_attr(_limited(), True)
+        duplicate.Set_attr(
+            _key_of_tokens(), comm.bcast(1 + int.from_bytes(os.urandom(7), "little"))
+        )
         return duplicate
 
     return _derived(comm, "gradients", make)
 
 
-def has_limit(comm: Comm) -> bool:
-    """Return whether votes of a communicator have a time limit."""
-    return comm.Get_attr(_limited()) is not None
+def in_backward_pass(comm: Comm | None) -> Comm:
+    """Return the duplicate that ``gradients`` has made, if there is one; local."""
+    ranks = communicator(comm)
+    duplicate: Any = ranks.Get_attr(derived_key("gradients"))
+    return ranks if duplicate is None else cast(Comm, duplicate)
+
+
+def vote_token(comm: Comm) -> int:
+    """Return the token of a communicator whose votes have a time limit; 0 for another one."""
+    return cast(int, comm.Get_attr(_key_of_tokens()) or 0)
 
 
 @functools.cache
-def _limited() -> int:
+def _key_of_tokens() -> int:
     return MPI.Comm.Create_keyval()
 
 
@@ -215,14 +228,15 @@ def op_name(op: Any) -> Any:
 
     Raises TypeError for an MPI op that scans no arrays.
     """
-    if "mpi4py.MPI" not in sys.modules or not isinstance(op, MPI.Op):  # a client starts no MPI
+    loaded: Any = sys.modules.get("mpi4py.MPI")  # a client starts no MPI
+    if loaded is None or not isinstance(op, loaded.Op):
         return op
     for name in _BUILTIN:
-        if op == getattr(MPI, name):
+        if op == getattr(loaded, name):
             kind = {"B": "bitwise_", "L": "logical_"}.get(name[0], "")
             return kind + name[bool(kind) :].lower()
     for name in ("MAXLOC", "MINLOC", "REPLACE", "NO_OP", "OP_NULL"):
-        if op == getattr(MPI, name):
+        if op == getattr(loaded, name):
             break
     else:
         raise TypeError(

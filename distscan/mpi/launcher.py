@@ -48,8 +48,14 @@ def by_torchrun() -> bool:
 
 @functools.cache
 def launched_ranks() -> int:
-    """Return how many processes the launcher started; 1 if it has no such variable."""
-    return _variable(_LAUNCHED_RANKS) or 1
+    """Return how many processes the launcher started; 1 if it has no such variable.
+
+    Where torchrun says 1, another one may have started several torchruns, or this process from it.
+    """
+    ranks = _variable(_LAUNCHED_RANKS) or 1
+    if by_torchrun() and ranks == 1:
+        ranks = _first(_LAUNCHED_RANKS) or 1
+    return ranks
 
 
 def launched_rank() -> int:
@@ -73,7 +79,11 @@ def local_ranks() -> int:
 
 
 def _variable(names: tuple[str, ...]) -> int | None:
-    for name in names[-1:] if by_torchrun() else names:
+    return _first(names[-1:] if by_torchrun() else names)
+
+
+def _first(names: tuple[str, ...]) -> int | None:
+    for name in names:
         value = os.environ.get(name, "")
         if value.isdecimal():
             return int(value)

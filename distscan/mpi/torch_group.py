@@ -1,10 +1,11 @@
 """Process groups of ``torch.distributed`` in the place of MPI's communicators.
 
 ``TorchComm`` has the methods of ``mpi4py.MPI.Intracomm`` that collective calls use, with the same
-arguments. Their messages are small: faults, totals, rows. They travel by gloo; a group of another
-backend gets one of gloo beside it.
+arguments. Their messages are small: faults, totals, rows. They travel by gloo, whatever the backend
+of the group, and never meet those of the program.
 """
 
+import pickle  # nosec B403 # other ranks run the same program
 import platform
 import sys
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.steps import wait_limit
 from .one_process import Comm
 
 
@@ -53,43 +53,46 @@ class TorchComm(Comm):
         This rank, and the number of ranks.
     """
 
-    def __init__(self, gloo: Any, processes: list[int]) -> None:
-        """Take the processes of a group of gloo, as ranks in this order.
+    def __init__(self, name: str, rank: int, size: int) -> None:
+        """Connect the ranks by gloo, apart from PyTorch's groups; collective.
 
-        They are numbered as in the default group.
+        The name is the same on every rank, and of this communicator alone. So PyTorch's own names,
+        which count the groups that a process has made, need not be the same.
         """
         import torch.distributed  # noqa: PLC0415 - the caller has
+        from torch.distributed import distributed_c10d as c10d  # noqa: PLC0415
 
         super().__init__()
-        self._torch: Any = torch
-        self._gloo, self._processes = gloo, processes
-        #: For each rank of this communicator, its rank in the group of gloo.
-        self._ranks = [torch.distributed.get_group_rank(gloo, number) for number in processes]
-        self.size = len(processes)
-        self.rank = self._ranks.index(torch.distributed.get_rank(gloo))
+        self.rank, self.size = rank, size
+        self._torch, self._name, self._derived = torch, name, 0
+        store = torch.distributed.PrefixStore(f"distscan/{name}", c10d._get_default_store())
+        self._gloo: Any = torch.distributed.ProcessGroupGloo(store, rank, size)
 
     @classmethod
     def of(cls, group: Any) -> "TorchComm":
-        """Return the communicator of a group, with gloo; collective over the group."""
+        """Return the communicator of a group; collective over the group."""
         from torch import distributed  # noqa: PLC0415 - the caller has
 
-        gloo = group if distributed.get_backend(group) == "gloo" else _new_gloo(group)
-        return cls(gloo, distributed.get_process_group_ranks(group))
+        ranks = distributed.get_process_group_ranks(group)
+        rank = ranks.index(distributed.get_rank())
+        return cls(_new_name(f"{group.group_name} of {ranks}"), rank, len(ranks))
 
     # ---- communicators of the same ranks ---------------------------------------------------------
 
     def Dup(self) -> "TorchComm":
-        """Return another communicator of these ranks, with messages of its own; collective.
-
-        A message that does not come within ``wait_limit`` raises RuntimeError.
-        """
-        return TorchComm(_new_gloo(self._gloo, wait_limit()), self._processes)
+        """Return another communicator of these ranks, with messages of its own; collective."""
+        return TorchComm(self._next_name(), self.rank, self.size)
 
     def Split(self, color: int, key: int) -> "TorchComm":
         """Return one of all ranks in the order of their keys; collective. Colors are the same."""
         keys = self.allgather(key)
         order = sorted(range(self.size), key=lambda rank: (keys[rank], rank))
-        return TorchComm(_new_gloo(self._gloo), [self._processes[rank] for rank in order])
+        return TorchComm(self._next_name(), order.index(self.rank), self.size)
+
+    def _next_name(self) -> str:
+        """Return the name of the next communicator that is derived from this one."""
+        self._derived += 1
+        return f"{self._name}.{self._derived}"
 
     def Split_type(self, _: Any) -> "_Node":
         """Return the ranks of this node; collective."""
@@ -101,16 +104,17 @@ class TorchComm(Comm):
 
     def allgather(self, value: Any) -> list[Any]:
         """Return the objects of all ranks, in rank order; collective."""
-        values: list[Any] = [None] * self.size
-        self._distributed.all_gather_object(values, value, group=self._gloo)
-        return [values[rank] for rank in self._ranks]
+        text = pickle.dumps(value)
+        lengths = [int(part.view(np.int64)[0]) for part in self._gather(np.array([len(text)]))]
+        parts = self._gather(text.ljust(max(lengths), b"\0"))
+        return [
+            pickle.loads(part[:length].tobytes())  # nosec B301 # other ranks run the same program
+            for part, length in zip(parts, lengths, strict=True)
+        ]
 
     def bcast(self, value: Any = None, root: int = 0) -> Any:
         """Return the object of rank ``root``; collective."""
-        values = [value]
-        root = self._ranks[root]
-        self._distributed.broadcast_object_list(values, group=self._gloo, group_src=root)
-        return values[0]
+        return self.allgather(value if self.rank == root else None)[root]
 
     def allreduce(self, value: Any) -> Any:
         """Return the sum of all ranks' objects; collective."""
@@ -118,7 +122,7 @@ class TorchComm(Comm):
 
     def Barrier(self) -> None:
         """Wait for all ranks; collective."""
-        self._distributed.barrier(group=self._gloo)
+        self._gather(b"0")
 
     # ---- buffers: [memory, count, type], or [memory, type] of bytes ------------------------------
 
@@ -139,7 +143,7 @@ class TorchComm(Comm):
 
         def end() -> None:
             if self.rank > 0:
-                earlier = [parts[rank].numpy() for rank in self._ranks[: self.rank]]
+                earlier = [part.numpy() for part in parts[: self.rank]]
                 _bytes(received[0])[:] = _combination(earlier, sent[1:], op)
 
         return _Request(work, end)
@@ -156,52 +160,51 @@ class TorchComm(Comm):
 
     def Bcast(self, buffer: Any, root: int) -> None:
         """Receive the buffer of rank ``root``; collective."""
-        memory = self._torch.from_numpy(_bytes(buffer[0]))
-        self._distributed.broadcast(memory, group=self._gloo, group_src=self._ranks[root])
+        options = self._torch.distributed.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        self._gloo.broadcast([self._memory(buffer[0])], options).wait()
 
     def Isend(self, sent: Any, rank: int, tag: int) -> "_Request":
         """Begin to send a buffer to a rank."""
-        memory = self._torch.from_numpy(_bytes(sent[0]))
-        to = self._ranks[rank]
-        work = self._distributed.isend(memory, group=self._gloo, tag=tag, group_dst=to)
+        memory = self._memory(sent[0])
+        work = self._gloo.send([memory], rank, tag)
         return _Request(work, lambda: memory)  # which lives until then
 
-    def Recv(self, received: Any, rank: int, tag: int) -> None:
-        """Receive a buffer from a rank."""
-        memory = self._torch.from_numpy(_bytes(received[0]))
-        self._distributed.recv(memory, group=self._gloo, tag=tag, group_src=self._ranks[rank])
+    def Recv(self, received: Any, rank: int, tag: int, limit: float | None = None) -> None:
+        """Receive a buffer from a rank; after ``limit`` seconds, raise RuntimeError.
 
-    def Iprobe(self, rank: int, tag: int) -> bool:
-        """Return False: gloo does not say what has arrived."""
-        return False
+        This communicator is of no use then: gloo closes its connections.
+        """
+        work = self._gloo.recv([self._memory(received[0])], rank, tag)
+        if limit is None:
+            work.wait()
+        else:
+            work.wait(timedelta(seconds=max(limit, 1e-3)))
 
-    @property
-    def _distributed(self) -> Any:
-        return self._torch.distributed
+    def _memory(self, buffer: Any) -> Any:
+        """Return a tensor over the bytes of a buffer."""
+        return self._torch.from_numpy(_bytes(buffer))
 
     def _gather(self, memory: Any) -> list[NDArray[np.uint8]]:
         """Return the bytes of all ranks, in rank order; collective."""
         parts, work = self._begin_to_gather(memory)
         work.wait()
-        return [parts[rank].numpy() for rank in self._ranks]
+        return [part.numpy() for part in parts]
 
     def _begin_to_gather(self, memory: Any) -> tuple[list[Any], Any]:
-        """Begin to gather the bytes of all ranks, in the order of the group."""
+        """Begin to gather the bytes of all ranks."""
         own = self._torch.from_numpy(_bytes(memory).copy())
         parts = [self._torch.empty_like(own) for _ in range(self.size)]
-        return parts, self._distributed.all_gather(parts, own, group=self._gloo, async_op=True)
+        return parts, self._gloo.allgather([parts], [own])
 
 
-def _new_gloo(group: Any, limit: float | None = None) -> Any:
-    """Make a group of gloo of the same ranks; collective over the group.
+_used: dict[str, int] = {}
 
-    ``limit`` is for its messages, in seconds; None is PyTorch's.
-    """
-    from torch import distributed  # noqa: PLC0415 - the caller has
 
-    ranks = distributed.get_process_group_ranks(group)
-    options = {} if limit is None else {"timeout": timedelta(seconds=limit)}
-    return distributed.new_group(ranks, backend="gloo", use_local_synchronization=True, **options)
+def _new_name(name: str) -> str:
+    """Return a name that no group had before: PyTorch may use that of a destroyed one again."""
+    _used[name] = _used.get(name, 0) + 1
+    return f"{name}, {_used[name]}"
 
 
 class _Node:

@@ -10,7 +10,7 @@ from ..core.errors import DisagreementError
 from ..core.steps import wait_limit
 from ..engine.shard_scan import PeerAccess
 from ..mpi.agree import Agreement, Terms, collective, mark_collective
-from ..mpi.communicators import Comm, gradients
+from ..mpi.communicators import Comm, gradients, in_backward_pass
 from .exchange import Direction
 from .passes import Present
 
@@ -18,8 +18,21 @@ Tensor = Any
 _SITE = 48  # the bit of a contribution from which on it has the number of the call in a graph
 
 
-@collective
 def begin(
+    name: str, tensors: tuple[Tensor, ...], dim: int, *, comm: Comm | None = None, **form: Any
+) -> tuple[tuple[Tensor, ...], Direction]:
+    """Check the arguments; return tensors that need gradients on every rank or on none.
+
+    For ``form`` see ``_begin``. A checkpoint runs the forward pass again inside of a backward pass,
+    which a rank may leave out.
+    """
+    if torch._C._current_graph_task_id() != -1:
+        comm = in_backward_pass(comm)
+    return _begin(name, tensors, dim, comm=comm, **form)
+
+
+@collective
+def _begin(
     call: Agreement,
     name: str,
     tensors: tuple[Tensor, ...],
@@ -39,7 +52,7 @@ def begin(
     needs: bool | None = None,
     enabled: bool | None = None,
 ) -> tuple[tuple[Tensor, ...], Direction]:
-    """Check the arguments; return tensors that need gradients on every rank or on none.
+    """Do as ``begin``.
 
     In a graph of ``torch.compile``, ``site`` is the number of the call among those of the graph,
     from 0 on. ``needs`` and ``enabled`` are then whether the tensors need gradients, and whether

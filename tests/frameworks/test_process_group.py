@@ -163,6 +163,38 @@ def test_scans(ranks, mpi, tmp_path):
     torchrun(ranks, ("from mpi4py import MPI\n" if mpi else NO_MPI) + PROGRAM, tmp_path)
 
 
+def test_groups_and_absent_ranks(tmp_path):
+    """Ranks of a part make groups that others do not make; a rank leaves out a backward pass."""
+    program = """
+import os
+import torch
+from torch import distributed
+import distscan
+import distscan.torch as scans
+
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+x = torch.ones(3, requires_grad=True)
+part = distributed.new_group([0, 1])
+for group, size in ((part, 2), (None, 3)):
+    if rank < size:
+        (gradient,) = torch.autograd.grad(scans.cumsum(x, 0, comm=group).sum(), x)
+        assert gradient[0] == 3 * (size - rank)
+os.environ["DISTSCAN_WAIT"] = "1"
+y = scans.cumsum(x, 0)
+for _ in range(2):  # gloo's connections end with the first absence
+    if rank != 2:
+        try:
+            torch.autograd.grad(y.sum(), x, retain_graph=True)
+            raise AssertionError("no fault")
+        except distscan.RankError as error:
+            assert "did not come to a backward pass" in str(error)
+distributed.barrier()
+print("all right", flush=True)
+"""
+    torchrun(3, program, tmp_path)
+
+
 def test_mpi_is_not_started(tmp_path):
     """An MPI library may end a process that its own launcher has not started."""
     program = """

@@ -6,6 +6,7 @@ The ranks are MPI's, or those of a process group where torchrun has started them
 import doctest
 import functools
 import os
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ from mpi4py import MPI
 torch = pytest.importorskip("torch", reason="no PyTorch")
 import distscan.torch as scans  # noqa: E402
 from distscan import DisagreementError, RankError  # noqa: E402
+from distscan.engine import array_scan  # noqa: E402
 from distscan.mpi.torch_group import torch_comm  # noqa: E402
 from distscan.torch import functions  # noqa: E402
 from support.processes import everywhere  # noqa: E402
@@ -637,6 +639,73 @@ def test_a_result_that_is_not_part_of_the_loss(missing, comm, monkeypatch):
     if isinstance(comm, MPI.Comm):  # gloo's connections end with the first absence
         with pytest.raises(RankError, match=r"rank \d+ (is out of step|did not come)"):
             y.sum().backward()
+    comm.Barrier()
+
+
+def needs_several_ranks_of_mpi(comm):
+    if comm.size == 1 or not isinstance(comm, MPI.Comm):
+        pytest.skip("needs several ranks of MPI")
+
+
+def test_late_ranks(comm, monkeypatch):
+    """Each comes within the limit after rank 0, or rank 0 after it: nobody is missing."""
+    needs_several_ranks_of_mpi(comm)
+    monkeypatch.setenv("DISTSCAN_WAIT", "1")
+    x = torch.ones(3, requires_grad=True)
+    y = scans.cumsum(x, 0)
+    comm.Barrier()
+    time.sleep({0: 0.6, 1: 0.0}.get(comm.rank, 1.2))
+    y.sum().backward()
+    assert x.grad[0] == 3.0 * (comm.size - comm.rank)
+
+
+def test_a_slow_rank(comm, monkeypatch):
+    """It has come to the backward pass in time, and then takes longer than the limit."""
+    needs_several_ranks_of_mpi(comm)
+    monkeypatch.setenv("DISTSCAN_WAIT", "0.3")
+    x = torch.ones(3, requires_grad=True)
+    y = scans.cumsum(x, 0)
+    real = array_scan.run
+
+    def slow(*arguments):
+        result = real(*arguments)
+        time.sleep(0.8 if comm.rank == 0 else 0)
+        return result
+
+    monkeypatch.setattr(array_scan, "run", slow)
+    y.sum().backward()
+    assert x.grad[0] == 3.0 * (comm.size - comm.rank)
+
+
+def test_new_communicators(comm, monkeypatch):
+    """What is left of a pass that a rank has left out is not taken for that of another."""
+    needs_several_ranks_of_mpi(comm)
+    monkeypatch.setenv("DISTSCAN_WAIT", "0.3")
+    x = torch.ones(3, requires_grad=True)
+    for missing in (0, None, comm.size - 1, None, None):
+        new = comm.Dup()
+        y = scans.cumsum(x, 0, comm=new)
+        if missing is None:
+            (gradient,) = torch.autograd.grad(y.sum(), x)
+            assert gradient[0] == 3.0 * (comm.size - comm.rank)
+        elif comm.rank != missing:
+            with pytest.raises(RankError, match=f"rank {missing} did not come"):
+                torch.autograd.grad(y.sum(), x)
+        comm.Barrier()
+        new.Free()
+
+
+def test_a_checkpoint_that_is_left_out(comm, monkeypatch):
+    """The forward pass that runs again in the backward pass has its limit, too."""
+    from torch.utils.checkpoint import checkpoint
+
+    needs_several_ranks_of_mpi(comm)
+    monkeypatch.setenv("DISTSCAN_WAIT", "0.3")
+    x, new = torch.ones(3, requires_grad=True), comm.Dup()
+    y = checkpoint(lambda x: scans.cumprod(x, 0, comm=new), x, use_reentrant=False)
+    if comm.rank > 0:
+        with pytest.raises(RankError, match="rank 0 did not come"):
+            torch.autograd.grad(y.sum(), x)
     comm.Barrier()
 
 

@@ -86,7 +86,10 @@ def test_one_of_several_processes_of_torchrun(outer):
     run = python("-c", "import distscan\ndistscan.scan([1, 2])", **variables)
     assert run.returncode == 1
     assert run.stdout == ""
-    assert "LaunchError: torchrun started 2 ranks, which have no process group" in run.stderr
+    assert "LaunchError: torchrun, or what started it, started 2 ranks" in run.stderr
+    variables |= {outer: "2", "WORLD_SIZE": "1"}  # an mpirun inside of torchrun, or around several
+    run = python("-c", "import distscan\ndistscan.scan([1, 2])", **variables)
+    assert "LaunchError: torchrun, or what started it, started 2 ranks" in run.stderr
 
 
 def test_the_command_line(tmp_path):
