@@ -39,8 +39,10 @@ def scan(
         This rank's shard: a NumPy array, a CuPy array, any array that supports DLPack, or a
         sequence. The global array is the shards joined along axis 0, in rank order. Shards may
         differ in length and may be empty; an empty list is float64, as in NumPy. The types are
-        bool, integers, floats, complex numbers, and bfloat16 of ``ml_dtypes``. With an ``Operator``
-        of ``arity`` k: a tuple of k arrays of one shape; so are ``out`` and the result.
+        bool, integers, floats, complex numbers, bfloat16 of ``ml_dtypes``, and NumPy's times, whose
+        NaT is as in NumPy: timedelta64 for sum, max and min, datetime64 for max and min. With an
+        ``Operator`` of ``arity`` k: a tuple of k arrays of one shape; so are ``out`` and the
+        result.
     op
         "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
         "logical_and", "logical_or", "logical_xor", "fsum" (``docs/fsum.rst``); the NumPy ufunc or

@@ -55,12 +55,12 @@ def resolve(
     x, dtype = np.dtype(x), None if dtype is None else parse(dtype)
     out = None if out is None else np.dtype(out)
     for role, kind in (("x", x), ("dtype", dtype), ("out", out)):
-        if kind is not None and not is_number(kind):
+        if kind is not None and not (is_number(kind) or is_time(kind)):
             wrong = _wrong_field(kind)
             if op.is_ufunc or wrong or not kind.names:
                 raise TypeError(
                     f"{role} is {kind}{wrong}; a scan takes bool, integer, float and complex "
-                    "types, and an Operator of your own structures of these"
+                    "types, times, and an Operator of your own structures of these"
                 )
             others = [other for other in (dtype, out) if other is not None]
             if any(other.newbyteorder("=") != x.newbyteorder("=") for other in others):
@@ -127,6 +127,11 @@ def is_number(dtype: np.dtype[Any]) -> bool:
     """Return whether a type is bool, integer, float or complex."""
     of_numpy = dtype.isbuiltin != 2  # 2: another library has added the type
     return (of_numpy and dtype.kind in "biufc") or is_bfloat16(dtype)
+
+
+def is_time(dtype: np.dtype[Any]) -> bool:
+    """Return whether a type is timedelta64 or datetime64, which NumPy scans, on CPUs."""
+    return dtype.kind in "mM"
 
 
 def _wrong_field(dtype: np.dtype[Any], where: str = "") -> str:

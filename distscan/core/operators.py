@@ -37,6 +37,8 @@ def lowest(dtype: np.dtype[Any]) -> Any:
         return dtype.type(complex(-np.inf, -np.inf))
     if dtype.kind == "f":
         return dtype.type(-np.inf)
+    if dtype.kind in "mM":  # the one below it is NaT
+        return np.array(np.iinfo(np.int64).min + 1).view(dtype)[()]
     return dtype.type(0 if dtype.kind == "b" else np.iinfo(dtype).min)
 
 
@@ -44,6 +46,8 @@ def highest(dtype: np.dtype[Any]) -> Any:
     """Return the highest value of a type, the identity of min."""
     if dtype.kind in "fc":
         return -lowest(dtype)
+    if dtype.kind in "mM":
+        return np.array(np.iinfo(np.int64).max).view(dtype)[()]
     return dtype.type(1 if dtype.kind == "b" else np.iinfo(dtype).max)
 
 

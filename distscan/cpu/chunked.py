@@ -151,9 +151,10 @@ def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
     if op.is_ufunc:
         ufunc: Any = op.numpy
         # initial=None starts with the first element. To start with 0.0 would change a sum of -0.0.
+        kind = _in_ufunc(acc)
         if x.shape[1] > _FEW:
-            return ufunc.reduce(x, 0, acc, initial=None)
-        return np.array([ufunc.reduce(column, 0, acc, initial=None) for column in x.T], acc)
+            return ufunc.reduce(x, 0, kind, initial=None)
+        return np.array([ufunc.reduce(column, 0, kind, initial=None) for column in x.T], acc)
     # Any vectorised function: combine neighbours in pairs; an odd last element waits.
     x = x.astype(acc)
     while len(x) > 1:
@@ -165,10 +166,15 @@ def _reduce(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> Any:
 def load(op: Operator, x: NDArray[Any], acc: np.dtype[Any]) -> NDArray[Any]:
     """Return elements as an operator loads them, in type ``acc``; without ``load``, as they are."""
     if op.load is None:
-        return x
+        return x.astype(acc, copy=False) if _in_ufunc(acc) is None else x
     elements: NDArray[Any] = np.empty(x.shape, acc)
     load_into(op.name, op.load, x, elements)
     return elements
+
+
+def _in_ufunc(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the argument of a ufunc for a type; None for times, whose unit it does not take."""
+    return None if dtype.kind in "mM" else dtype
 
 
 def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
@@ -179,7 +185,7 @@ def accumulate(op: Operator, x: NDArray[Any], out: NDArray[Any]) -> None:
     n, combine = out.shape[1], op.function
     wide = n <= _FEW or out.shape[2] >= _WIDTH // 4
     if op.is_ufunc and not wide:
-        op.numpy.accumulate(x, 1, out.dtype, out)  # type: ignore[attr-defined]
+        op.numpy.accumulate(x, 1, _in_ufunc(out.dtype), out)  # type: ignore[attr-defined]
         return
     out[...] = x
     if wide:

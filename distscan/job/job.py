@@ -27,7 +27,7 @@ from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
 from . import formats, output, restart
 from .formats import storage
-from .formats.interface import WRITERS, Location, Put, Source, Target, renaming
+from .formats.interface import WRITERS, Location, Put, Source, Target, option, renaming
 from .plan import Budget, JobPlan, by_window, decide_budget, fsum_request
 from .report import Report, Timeline, report, trace
 from .restart import State
@@ -69,6 +69,8 @@ class FileJob(NamedTuple):
         source = formats.inspect(self.inputs, scan.op, raw=scan.raw, shape=scan.shape)
         marks = formats.inspect_segments(self.segments, source)
         scan = scan._replace(segments=None if marks is None else marks.dtype)
+        if run.check and source.dtype.kind in "mM":
+            raise ValueError(f"{option('check')} has no reference for {source.dtype}")
         has_state = self.state is not None
         fsum = fsum_request(scan, run, source, ranks, has_state=has_state)
         return source, marks, scan, fsum
@@ -380,7 +382,8 @@ def _threads(job: FileJob, ranks: int, *, gpu: bool) -> int:
 def _total(plan: JobPlan, value: NDArray[Any] | None) -> Any:
     """Return the total for a report; None if there are several.
 
-    That of an empty file is as in NumPy: 0 for sum, 1 for prod, None for max.
+    That of an empty file is as in NumPy: 0 for sum, 1 for prod, None for max. That of times is
+    their text, such as "9 seconds".
     """
     if len(plan.shape) > 1:
         return None
@@ -392,7 +395,8 @@ def _total(plan: JobPlan, value: NDArray[Any] | None) -> Any:
         return plan.op.decode(np.asarray(carry.result()), plan.types.out).item()
     if value is None and plan.form.seed is None:
         return getattr(plan.op.numpy, "identity", None)
-    return dtypes.cast(np.asarray(carry.result()), plan.types.out).item()
+    total = dtypes.cast(np.asarray(carry.result()), plan.types.out)
+    return str(total) if total.dtype.kind in "mM" else total.item()
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def inspect_segments(location: Location | None, source: Source) -> Source | None
     """Check the file of flags or keys for the elements of ``source``, and return its contents."""
     if location is None:
         return None
-    marks = of(location.path).inspect(location.path, f"{NUMBERS}mMSU", location.member)
+    marks = of(location.path).inspect(location.path, f"{NUMBERS}SU", location.member)
     if marks.shape not in (source.shape, (source.n,)):
         raise InputError(f"{marks.name} has shape {marks.shape}; {source.name} has {source.shape}")
     return marks

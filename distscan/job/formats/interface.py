@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import InputError, OutputError
 
-NUMBERS = "biufc"  # the kinds of NumPy's types that a scan takes
+NUMBERS = "biufcmM"  # the kinds of NumPy's types that a scan takes
 #: Bytes of memory for a file in Fortran order that is flattened, at most: 64 MiB are a row of 16
 #: Mi float32, or a thousand rows of 16 Ki. And tiles for the threads that read.
 WINDOW = 66 << 20
