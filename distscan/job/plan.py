@@ -52,7 +52,8 @@ class JobPlan(NamedTuple):
         if fortran:
             shape = shape[::-1]
             axis = len(shape) - 1 - normalize_axis_index(axis or 0, len(shape))
-        low, high = bounds(shape[0], comm.size, comm.rank)
+        grain = max(1, source.grain // math.prod(shape[1:])) if source.n else 1
+        low, high = bounds(shape[0], comm.size, comm.rank, grain)
         shard = (high - low, *shape[1:])
         if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
             shard = tuple(min(length, 1) for length in shard)

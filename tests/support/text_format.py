@@ -20,6 +20,7 @@ class Text:
     n: int
     dtype = np.dtype("i8")
     fortran = False
+    grain = 1
 
     @property
     def shape(self):

@@ -90,7 +90,7 @@ def inspect_segments(location: Location | None, source: Source) -> Source | None
 class JoinedFiles:
     """A ``Source`` of several files of one type, whose shapes differ in their first axis only."""
 
-    fortran = False
+    fortran, grain = False, 1
 
     def __init__(self, files: Sequence[Source]) -> None:
         self._files, first = files, files[0]

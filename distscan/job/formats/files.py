@@ -64,6 +64,11 @@ class File(NamedTuple):
         return math.prod(self.shape)
 
     @property
+    def grain(self) -> int:
+        """The number of elements that are best read by one rank."""
+        return 1
+
+    @property
     def end(self) -> int:
         """The position after the last element, in bytes."""
         return self.start + self.n * self.dtype.itemsize
@@ -126,7 +131,7 @@ class Indirect(ABC):
     """
 
     def __init__(self, file: File) -> None:
-        self.file = file
+        self.file, self.grain = file, 1
         self.path, self.member, self.dtype, self.shape = (
             file.path,
             file.member,

@@ -203,6 +203,8 @@ class Dataset(Indirect):
     def __init__(self, file: File, chunks: tuple[int, ...] | None) -> None:
         super().__init__(file)
         self._chunks = chunks
+        if chunks:  # no chunk is decompressed by two ranks
+            self.grain = max(1, chunks[0] * math.prod(file.shape[1:]))
 
     def needs_window(self, *, flattened: bool) -> bool:
         """Return whether the library keeps chunks."""

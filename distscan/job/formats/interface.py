@@ -77,6 +77,10 @@ class Source(Protocol):
         """The number of elements."""
 
     @property
+    def grain(self) -> int:
+        """The number of elements, one after the other, that are best read by one rank."""
+
+    @property
     def name(self) -> str:
         """The name for messages."""
 

@@ -70,7 +70,7 @@ class Variable(Indirect):
 
     def __init__(self, source: Any, missing: list[Any]) -> None:
         super().__init__(source if isinstance(source, File) else source.file)
-        self._source, self._missing = source, missing
+        self._source, self._missing, self.grain = source, missing, source.grain
 
     def needs_window(self, *, flattened: bool) -> bool:
         """Return whether the data set needs one."""
