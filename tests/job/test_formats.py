@@ -7,6 +7,7 @@ import pytest
 
 from distscan import InputError, scan_file
 from distscan.job import formats, output, plan
+from distscan.job.formats import storage
 from distscan.job.formats.interface import Location
 
 h5py = pytest.importorskip("h5py", reason="no h5py")
@@ -173,6 +174,55 @@ def test_what_is_carried_over(made, folder, comm):
         assert file["x"].dimensions == ("d0", "d1")
         assert "valid_max" not in file["x"].ncattrs()
         np.testing.assert_array_equal(file["d1"], np.arange(6) / 2)
+    comm.Barrier()
+
+
+def odd(path, x):
+    with h5py.File(path, "w") as file:
+        file["scalar"], file["none"] = 5, np.zeros((0, 3))
+        file["bools"], file["words"] = x > 0, np.array(["a"] * 3 + ["b"] * (len(x) - 3), "S1")
+        file.create_dataset("grows", (4, 0), "f4", chunks=True, maxshape=(None, None))
+        file.create_dataset("unwritten", (5,), "i4", chunks=(2,), fillvalue=3)
+        file["x"] = x
+        attributes = file["x"].attrs
+        attributes["none"], attributes["text"] = h5py.Empty("f4"), "\u00e9"
+        attributes["words"], attributes["there"] = ["a", "bc"], file["bools"].ref
+    return str(path)
+
+
+def test_odd_data_sets(made, folder, comm):
+    x = np.arange(-3, 9)
+    path = made("x.h5", odd, x)
+    for name, want in (
+        ("scalar", [5]), ("none", []), ("bools", (x > 0).cumsum()), ("grows", []),
+        ("unwritten", np.arange(1, 6) * 3), ("x", x.cumsum()),
+    ):  # fmt: skip
+        scan_file(f"{path}::{name}", folder / "y.h5", backend="cpu", force=True)
+        with h5py.File(folder / "y.h5") as file:
+            np.testing.assert_array_equal(file[name], want)
+            found = dict(file[name].attrs)
+        comm.Barrier()
+    assert found.pop("none") == h5py.Empty("f4")
+    assert {key: np.ravel(value).tolist() for key, value in found.items()} == {
+        "text": ["\u00e9"],
+        "words": ["a", "bc"],
+    }
+    scan_file(f"{path}::x", folder / "y.npy", segments=f"{path}::words", backend="cpu")
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), [*x[:3].cumsum(), *x[3:].cumsum()])
+    comm.Barrier()
+
+
+def test_a_fault_of_the_output_is_not_one_of_the_input(made, folder, comm, monkeypatch):
+    given = made("x.h5", dataset(chunks=True), np.arange(1000))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage.Writer, "__call__", full)
+    monkeypatch.setattr(storage.MappedWriter, "__call__", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        scan_file(given, folder / "y.npy", backend="cpu")
+    assert not isinstance(caught.value, InputError)
     comm.Barrier()
 
 

@@ -55,7 +55,7 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     with files.opened(path) as stream, naming_input(path):
         stamp = files.stamp_of(stream)
         reason = "" if is_hdf5(path) else files.other_format(stream)
-    with opened(path, reason) as file:
+    with opened(path, reason) as file, explained(path):
         name = member or _only_name(file, path)
         dataset = find(file, path, name)
         dtype, start = _type_of(dataset, path, name), _place_of(dataset)
@@ -75,7 +75,7 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
 def opened(
     path: Path, reason: str = "", *, locking: bool | str = "best-effort", **options: Any
 ) -> Iterator[Any]:
-    """Open an HDF5 file for reading; every error of the library becomes an ``InputError``.
+    """Open an HDF5 file for reading; raise ``InputError`` if it cannot be opened.
 
     Programs that read a file may share it, with a program that writes it they may not. A part file
     has a lock of the job itself.
@@ -89,10 +89,18 @@ def opened(
         elif "truncated" in str(error):
             reason = f"it is truncated ({error})"
         raise InputError(f"cannot read {path} as HDF5: {reason or error}") from error
+    with file:
+        yield file
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn the errors of the library for what is damaged into an ``InputError``."""
     try:
-        with file:
-            yield file
-    except (OSError, RuntimeError) as error:  # h5py's, of what is damaged
+        yield
+    except InputError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
@@ -217,11 +225,10 @@ class Dataset(Indirect):
         The library keeps the chunks that rows of the data set meet, if they fit ``window`` bytes:
         so it decompresses each chunk once.
         """
-        met = self._chunks or self.shape
-        across = [
-            -(-length // chunk) * chunk for length, chunk in zip(self.shape, met, strict=True)
-        ]
-        row = math.prod((*met[:1], *across[1:])) * self.dtype.itemsize
+        rows, *columns = self._chunks or (1,)
+        widths = zip(self.shape[1:], columns, strict=bool(self._chunks))
+        row = rows * math.prod(-(-length // chunk) * chunk for length, chunk in widths)
+        row *= self.dtype.itemsize
         cache: Any = {
             "rdcc_nbytes": min(max(2 * row, 1 << 20), window or WINDOW),
             "rdcc_nslots": 10_007,
@@ -234,7 +241,8 @@ class Dataset(Indirect):
                 for box in boxes(self.shape, low, low + elements.size):
                     shape = tuple(part.stop - part.start for part in box)
                     high = at + math.prod(shape)
-                    dataset.read_direct(elements[at:high].reshape(shape), box)
+                    with explained(self.path):
+                        dataset.read_direct(elements[at:high].reshape(shape), box)
                     at = high
 
             yield fill
@@ -354,7 +362,7 @@ def reopen(
     if not is_hdf5(path):
         return None
     try:
-        with opened(path, locking=False) as file:
+        with opened(path, locking=False) as file, explained(path):
             dataset = find(file, path, name)
             same = dataset.dtype == dtype and dataset.shape == shape
             return placed(path, dtype, shape, name) if same else None
@@ -376,7 +384,8 @@ def _carry_over(h5py: Any, source: Any, x: Any, y: Any) -> None:
     for axis, (dimension, target) in enumerate(zip(x.dims, y.dims, strict=False)):
         if x.shape[axis] != y.shape[axis]:
             continue
-        target.label = dimension.label
+        if dimension.label:
+            target.label = dimension.label
         for label, scale in dimension.items():
             if scale.name not in y.file:
                 y.file.create_dataset(scale.name, data=scale[...])

@@ -48,7 +48,7 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
         if stream.read(4) in {b"CDF\x01", b"CDF\x02", b"CDF\x05"}:
             raise InputError(f"{path} is NetCDF-3: convert it, nccopy -k nc4 {path} new.nc")
     source: Any = hdf5.inspect(path, kinds, member)
-    with hdf5.opened(path) as file:
+    with hdf5.opened(path) as file, hdf5.explained(path):
         attributes = dict(file[source.member].attrs)
     for name, plain in (("scale_factor", 1), ("add_offset", 0)):
         if np.any(attributes.get(name, plain) != plain):
