@@ -68,7 +68,7 @@ def test_reference():
 def test_docstrings(name):
     if name.startswith("distscan.cuda."):
         pytest.importorskip("cupy")
-    for framework in ("torch", "jax"):
+    for framework in ("torch", "jax", "xarray"):
         if name.startswith(f"distscan.{framework}"):
             pytest.importorskip(framework)
     module = importlib.import_module(name)
