@@ -65,21 +65,21 @@ def all_passes(ranks: int, most: int) -> list[Use]:
 # ---- the passes of a function of tensors ---------------------------------------------------------
 
 
-def _forward(function: Function) -> Function:
+def _forward(function: Function, layers: int = _LAYERS * _TIMES) -> Function:
     """Return a function of arrays, whose result is that of the last layer."""
     known: dict[int, list[Any]] = {}
 
     def call(*inputs: Any) -> Any:
         if id(inputs[0]) not in known:
             known[id(inputs[0])] = _tensors(inputs)
-        for _ in range(_LAYERS * _TIMES):
+        for _ in range(layers):
             y = function(*known[id(inputs[0])])
         return y
 
     return call
 
 
-def _backward(function: Function) -> Function:
+def _backward(function: Function, layers: int = _LAYERS, times: int = _TIMES) -> Function:
     """Return the backward pass through all layers, of their inputs and the gradient of a result.
 
     The forward pass of the same arrays runs once, and its graph is kept. The results are the
@@ -93,10 +93,10 @@ def _backward(function: Function) -> Function:
         graph = graphs.get(id(inputs[0]))
         if graph is None:
             *tensors, gradient = _tensors(inputs)
-            leaves = [[x.detach().requires_grad_() for x in tensors] for _ in range(_LAYERS)]
+            leaves = [[x.detach().requires_grad_() for x in tensors] for _ in range(layers)]
             ys, every = [function(*each) for each in leaves], list(chain(*leaves))
-            graph = graphs[id(inputs[0])] = ys, every, [gradient] * _LAYERS
-        for _ in range(_TIMES):
+            graph = graphs[id(inputs[0])] = ys, every, [gradient] * layers
+        for _ in range(times):
             results: Any = None  # those of the time before are no longer there
             results = torch.autograd.grad(*graph, retain_graph=True)
         return results[1 - len(inputs) :]
@@ -241,7 +241,9 @@ def _associative_scan(place: Place) -> Function:
 
 
 def _peer(name: str, kind: str, make: Callable[[Place], Function]) -> Peer:
-    passed = _backward if kind.endswith("backward") else _forward
+    passed: Callable[..., Function] = partial(_forward, layers=1)
+    if kind.endswith("backward"):
+        passed = partial(_backward, layers=1, times=1)
 
     def prepare(place: Place, *inputs: Any) -> Call:
         return partial(passed(make(place)), *inputs)

@@ -70,7 +70,7 @@ class Use:
     draw: Callable[[Place], UseData]
     waits: bool = False  # whether the host waits for the result: its clock counts then
     loops: int = 1  # calls in a row that are one sample
-    at_once: bool = False  # whether one call of ``UseData`` and of peers is all of these
+    at_once: bool = False  # whether one call of ``UseData`` is all of these, and of peers one
     kept: int = 0  # bytes of results that are kept at a time, beside those of one call
 
 
@@ -191,7 +191,10 @@ class UseTrial(Trial):
         comm, machine, _ = self._place
         by_device = self.clock(machine.backend, comm.size) == "device_us"
         for entry in entries:
-            for samples in (*entry.samples, *entry.copies):
+            is_peer = self.use.at_once and entry.row.contender in self._peers
+            for samples in entry.samples:
+                samples[:] = [us / (1 if is_peer else self.use.loops) for us in samples]
+            for samples in entry.copies:
                 samples[:] = [us / self.use.loops for us in samples]
         set_times(comm, entries)
         for entry in entries if self.use.bytes else ():
