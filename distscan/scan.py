@@ -6,6 +6,7 @@ from numpy.typing import DTypeLike
 
 from .core.steps import Strategy
 from .engine.array_scan import scan_array
+from .engine.axis_segments import scan_along_axis
 from .engine.fsum_scan import scan_exactly
 from .engine.tuple_scan import scan_tuple
 from .mpi.agree import Agreement, collective
@@ -72,7 +73,8 @@ def scan(
         the ufunc's ``accumulate``; each result is then converted to the type of ``out``. After an
         exception the elements of ``out`` are undefined.
     segments
-        Where independent scans begin. An array of the length of the flattened ``x``, on its device.
+        Where independent scans begin. An array of the length of the flattened ``x``, on its device;
+        with ``axis``, and a built-in operator, of the length of the axis, for all columns.
         A bool array holds head flags: True at the first element of each segment. An array of any
         other type holds keys: a segment begins where neighbours differ, also on two ranks.
         ``initial`` is combined before each segment. With ``reverse``, the segments have the same
@@ -141,4 +143,6 @@ def scan(
         return scan_exactly(call, request)
     if request.options.op.arity > 1:
         return scan_tuple(call, request)
+    if segments is not None and axis is not None:
+        return scan_along_axis(call, request)
     return scan_array(call, request)

@@ -55,6 +55,7 @@ def scan(
     initial: Any = None,
     reverse: bool = False,
     dtype: Any = None,
+    segments: Any = None,
 ) -> Labelled:
     """Scan along a dimension, which is spread over the ranks; collective over ``comm``.
 
@@ -66,6 +67,10 @@ def scan(
         The dimension along which the slabs are joined, and scanned.
     op, comm, exclusive, initial, reverse, dtype
         As in ``distscan.scan``.
+    segments
+        Where independent scans begin, as those of groups along ``dim``: the name of a coordinate
+        [n], or an array [n], of which neighbours of one segment are equal; or bools, True at the
+        first element of each.
 
     Returns
     -------
@@ -78,7 +83,7 @@ def scan(
         On every rank, as ``distscan.scan`` does.
     """
     form = {"exclusive": exclusive, "initial": initial, "reverse": reverse, "dtype": dtype}
-    return _scan(call, x, dim, op, skipna=False, **form)
+    return _scan(call, x, dim, op, skipna=False, segments=segments, **form)
 
 
 @collective
@@ -91,12 +96,15 @@ def cumsum(
     comm: Comm | None = None,
     reverse: bool = False,
     dtype: Any = None,
+    segments: Any = None,
 ) -> Labelled:
     """Return cumulative sums along a dimension over all ranks, as ``x.cumsum(dim)`` does.
 
     ``skipna`` None takes NaN of floats and complex numbers as 0, as xarray does.
     """
-    return _scan(call, x, dim, "sum", skipna=skipna, reverse=reverse, dtype=dtype)
+    return _scan(
+        call, x, dim, "sum", skipna=skipna, segments=segments, reverse=reverse, dtype=dtype
+    )
 
 
 @collective
@@ -109,12 +117,15 @@ def cumprod(
     comm: Comm | None = None,
     reverse: bool = False,
     dtype: Any = None,
+    segments: Any = None,
 ) -> Labelled:
     """Return cumulative products along a dimension over all ranks, as ``x.cumprod(dim)`` does.
 
     ``skipna`` None takes NaN of floats and complex numbers as 1, as xarray does.
     """
-    return _scan(call, x, dim, "prod", skipna=skipna, reverse=reverse, dtype=dtype)
+    return _scan(
+        call, x, dim, "prod", skipna=skipna, segments=segments, reverse=reverse, dtype=dtype
+    )
 
 
 @collective
@@ -125,9 +136,10 @@ def cummax(
     *,
     comm: Comm | None = None,
     reverse: bool = False,
+    segments: Any = None,
 ) -> Labelled:
     """Return cumulative maxima along a dimension over all ranks; NaN stays, as in NumPy."""
-    return _scan(call, x, dim, "max", skipna=False, reverse=reverse)
+    return _scan(call, x, dim, "max", skipna=False, segments=segments, reverse=reverse)
 
 
 @collective
@@ -138,13 +150,21 @@ def cummin(
     *,
     comm: Comm | None = None,
     reverse: bool = False,
+    segments: Any = None,
 ) -> Labelled:
     """Return cumulative minima along a dimension over all ranks; NaN stays, as in NumPy."""
-    return _scan(call, x, dim, "min", skipna=False, reverse=reverse)
+    return _scan(call, x, dim, "min", skipna=False, segments=segments, reverse=reverse)
 
 
 def _scan(
-    call: Agreement, x: Any, dim: Hashable, op: Op, *, skipna: bool | None, **form: Any
+    call: Agreement,
+    x: Any,
+    dim: Hashable,
+    op: Op,
+    *,
+    skipna: bool | None,
+    segments: Any,
+    **form: Any,
 ) -> Any:
     """Scan the variables of ``x`` that have a dimension, one after the other."""
     if not isinstance(x, xarray.DataArray | xarray.Dataset):
@@ -153,15 +173,24 @@ def _scan(
         raise ValueError(f"there is no dimension {dim!r}; x has {', '.join(map(str, x.dims))}")
     if dim in getattr(x, "chunksizes", {}):
         raise TypeError("x has chunks, as of dask: load it first, x.load()")
+    if isinstance(segments, str):
+        segments = x.coords[segments] if segments in x.coords else _no_coordinate(x, segments)
+    marks = None if segments is None else np.asarray(segments)
+    form |= {"skipna": skipna, "marks": marks}
     if isinstance(x, xarray.DataArray):
-        return _scan_one(call, x, dim, op, skipna=skipna, **form)
+        return _scan_one(call, x, dim, op, **form)
     names = [name for name, each in x.data_vars.items() if dim in each.dims]
     call.same = Terms({"the function": "distscan.xarray", "variables": names, "dim": dim})
     scanned = {}
     for name in names:
         call.begin()
-        scanned[name] = _scan_one(call, x[name], dim, op, skipna=skipna, **form)
+        scanned[name] = _scan_one(call, x[name], dim, op, **form)
     return x.assign(scanned)
+
+
+def _no_coordinate(x: Any, name: str) -> Any:
+    known = ", ".join(map(str, x.coords))
+    raise ValueError(f"there is no coordinate {name!r} for segments; x has {known}")
 
 
 def _scan_one(
@@ -171,12 +200,18 @@ def _scan_one(
     op: Op,
     *,
     skipna: bool | None,
+    marks: Any,
     **form: Any,
 ) -> xarray.DataArray:
-    axis, data = x.get_axis_num(dim), x.data
-    given = arrays.as_native(data, "x")
-    if skipna or (skipna is None and given.dtype.kind in "fc"):
-        op = SKIPPING_NAN[str(op)] if given.dtype.kind in "fcmM" else op
-    rows = given if axis == 0 else np.moveaxis(given, axis, 0)
+    axis, given = x.get_axis_num(dim), arrays.as_native(x.data, "x")
+    xp = arrays.namespace(given)
+    if (skipna is not False) and given.dtype.kind in "fc" and op in SKIPPING_NAN:
+        if marks is None:
+            op = SKIPPING_NAN[str(op)]
+        else:  # segments along an axis are for built-in operators
+            given = xp.where(xp.isnan(given), 0 if op == "sum" else 1, given)
+    if marks is not None:
+        form["segments"] = xp.asarray(marks)
+    rows = given if axis == 0 else xp.moveaxis(given, axis, 0)
     y = body(_scan_array)(call, rows, op, axis=0, **form)
-    return x.copy(data=y if axis == 0 else np.moveaxis(y, 0, axis))
+    return x.copy(data=y if axis == 0 else xp.moveaxis(y, 0, axis))

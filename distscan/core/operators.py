@@ -1,5 +1,6 @@
 """Associative operators, each in a NumPy, a CUDA and an MPI form."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
@@ -523,7 +524,7 @@ def in_segments(name: str) -> Operator:
     def combine(earlier: Any, later: Any) -> tuple[Any, Any]:
         return np.where(later[1], later[0], op.numpy(earlier[0], later[0])), earlier[1] | later[1]
 
-    text = op.cuda.replace("a, b", "a.x0, b.x0")
+    text = re.sub(r"\b([ab])\b", r"\1.x0", op.cuda)
     return Operator(f"{name} in segments", combine, f"b.x1 ? b : T{{{text}, a.x1}}", arity=2)
 
 

@@ -13,6 +13,11 @@ def check_type(segments: np.dtype[Any], extents: Extents) -> None:
     """Check that arrays of a type can be flags or keys of a shard; raise TypeError, ValueError."""
     if extents.axis is not None:
         raise ValueError(f"segments= goes with axis=None, not axis={extents.axis}")
+    check_kind(segments)
+
+
+def check_kind(segments: np.dtype[Any]) -> None:
+    """Check that arrays of a type can be flags or keys; raise TypeError."""
     if segments.hasobject or segments.names is not None:
         raise TypeError(f"segments is {segments}; flags are bool, keys numbers, dates or text")
 

@@ -31,7 +31,7 @@ BAD = {
     "None": (TypeError, "x is None", lambda: {"x": None}),
     "objects": (TypeError, "x is object", lambda: {"x": np.array([{}, []], object)}),
     "strings": (TypeError, "x is <U1", lambda: {"x": np.array(["a"])}),
-    "dates": (TypeError, "x is datetime64", lambda: {"x": np.zeros(3, "M8[s]")}),
+    "dates": (TypeError, "'sum' does not take datetime64", lambda: {"x": np.zeros(3, "M8[s]")}),
     "records": (TypeError, "x is ", lambda: {"x": np.zeros(3, [("a", "i4")])}),
     "masked": (TypeError, "masked", lambda: {"x": np.ma.masked_array([1, 2], [0, 1])}),
     "axis": (np.exceptions.AxisError, "axis 1 is out of bounds", lambda: {"axis": 1}),

@@ -64,6 +64,30 @@ def test_a_dataset(comm, rng):
     xarray.testing.assert_identical(got["b"], part["b"])
 
 
+@pytest.mark.parametrize("name", ["cumsum", "cummax"])
+def test_groups(name, comm, rng):
+    """Along a coordinate whose equal values are neighbours, as of ``groupby``."""
+    x = whole(rng, 70)
+    x = x.assign_coords(month=("time", x.time.dt.month.data))
+    if name == "cummax":
+        x = x.fillna(0)
+    part = scans.slab(x, "time")
+    want = np.concatenate(
+        [
+            np.nancumsum(group.values, 1)
+            if name == "cumsum"
+            else np.maximum.accumulate(group.values, 1)
+            for _, group in x.groupby("month")
+        ],
+        axis=1,
+    )
+    for segments in ("month", part.time.dt.month):
+        got = getattr(scans, name)(part, "time", segments=segments)
+        np.testing.assert_allclose(got, scans.slab(x.copy(data=want), "time"))
+    with pytest.raises(ValueError, match="no coordinate 'week'"):
+        scans.cumsum(part, "time", segments="week")
+
+
 def test_files(comm, folder, rng):
     """What is not loaded: each rank reads its slab alone."""
     x = whole(rng)
