@@ -62,7 +62,7 @@ class Meeting:
 
     def _ask(self, answer: Words) -> Words:
         """Wait for the votes of all other ranks, and answer them: as rank 0."""
-        deadline, number, others = time.monotonic() + wait_limit(), answer[_NUMBER], []
+        deadline, number = time.monotonic() + wait_limit(), answer[_NUMBER]
         for rank in range(1, self._comm.size):
             self._send(answer[:_OWN], rank, _HERE)
         for rank in range(1, self._comm.size):
@@ -71,7 +71,6 @@ class Meeting:
                 answer[_OWN] = 1 + rank if vote is None else -1 - rank
                 break
             np.minimum(answer[_MINIMA:], vote[_MINIMA:], out=answer[_MINIMA:])
-            others.append(rank)
         for rank in range(1, self._comm.size):
             self._send(answer, rank, _ANSWER)
         return answer

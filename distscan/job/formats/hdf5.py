@@ -32,7 +32,7 @@ _FILTERS = MappingProxyType(
         32026: "blosc2",
     }
 )
-#: Attributes that are of the file's structure, and those that do not hold of the scan.
+#: Attributes that are of the file's structure.
 STRUCTURE = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "DIMENSION_LABELS"}
 _DEFAULT = "/data"  # the name of an output whose input has none
 

@@ -18,6 +18,7 @@ from . import hdf5
 from .files import File, Indirect, opened
 from .interface import NUMBERS, WINDOW, Fill, Source
 
+#: The types of its numbers.
 _TYPES = {"f4", "f8", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8))}
 #: Attributes that do not hold of the scan of a variable.
 _OF_VALUES = {
@@ -58,7 +59,7 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     missing = [
         np.asarray(attributes[name]).astype(source.dtype).ravel()
         for name in ("_FillValue", "missing_value")
-        if name in attributes
+        if name in attributes and source.dtype.kind in NUMBERS
     ]
     values = np.unique(np.concatenate(missing)) if missing else np.empty(0)
     values = values[~np.isnan(values)]  # NaN is one, as in NumPy
