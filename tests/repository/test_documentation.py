@@ -99,6 +99,9 @@ def test_example(name, run_example, comm, folder):
     """It runs on all ranks, passes its own checks, and draws a picture."""
     if name == "particles.py":
         pytest.importorskip("h5py", reason="particles.py needs h5py")
+    if name == "rain.py":
+        pytest.importorskip("h5netcdf", reason="rain.py needs h5netcdf")
+        pytest.importorskip("xarray", reason="rain.py needs xarray")
     if name == "long_sequence.py":
         pytest.importorskip("torch", reason="long_sequence.py needs PyTorch")
     _, lines = run_example(name, str(folder))
