@@ -68,7 +68,7 @@ def test_reference():
 def test_docstrings(name):
     if name.startswith("distscan.cuda."):
         pytest.importorskip("cupy")
-    for framework in ("torch", "jax", "xarray"):
+    for framework in ("torch", "jax", "xarray", "pandas"):
         if name.startswith(f"distscan.{framework}"):
             pytest.importorskip(framework)
     module = importlib.import_module(name)
