@@ -28,6 +28,16 @@ def check_shape(segments: Any, x: Any) -> None:
         raise ValueError(f"segments has shape {segments.shape}; x has {x.shape}")
 
 
+def check_steps(segments: Any, x: Any, axis: int) -> None:
+    """Check flags or keys for each step of an axis of ``x``; raise TypeError or ValueError."""
+    n = x.shape[axis]
+    if segments.shape != (n,):
+        raise ValueError(
+            f"segments has shape {segments.shape}; along axis {axis} of x it is ({n},)"
+        )
+    check_kind(segments.dtype)
+
+
 def edge_dtype(segments: np.dtype[Any] | None) -> np.dtype[Any] | None:
     """Return the type of the edges of flags or keys; the edges of text are digests, as S32."""
     if segments is None or segments.kind not in "SU":

@@ -12,7 +12,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from ..core import arrays, dtypes
 from ..core.form import seed_value
 from ..core.operators import BUILTIN, in_segments
-from ..core.segments import check_kind, term_of
+from ..core.segments import check_steps, term_of
 from ..mpi.agree import Agreement, Terms
 from ..options import ScanRequest
 from .array_scan import check_memory, check_out, scan_array
@@ -33,11 +33,7 @@ def scan_along_axis(call: Agreement, request: ScanRequest) -> Any:
     built_in = BUILTIN.get(op.name) is op
     if not built_in:
         raise TypeError(f"segments along an axis are for built-in operators, not for {op.name!r}")
-    if marks.shape != (array.shape[axis],):
-        raise ValueError(
-            f"segments has shape {marks.shape}; along axis {axis} of x it is ({array.shape[axis]},)"
-        )
-    check_kind(marks.dtype)
+    check_steps(marks, array, axis)
     check_memory("segments", marks, array)
     target = None if out is None else arrays.as_target(out)
     if target is not None:

@@ -363,15 +363,19 @@ class Scanner:
         """Scan this rank's part of an array; collective."""
         axis = task.options.get("axis")
 
-        def part(place: Place | None) -> NDArray[Any] | None:
+        def part(place: Place | None, *, of_axis: bool = False) -> NDArray[Any] | None:
             if place is None:
                 return None
             array = self.maps.array(place)
+            if of_axis:  # flags or keys of an axis that lies on each rank
+                return array
             rows = array.reshape(-1) if axis is None else array
             return rows[slice(*bounds(len(rows), self._comm.size, self._comm.rank))]
 
         with agreed(self._comm):
-            arrays = part(task.out), part(task.x), part(task.segments)
+            out, x = part(task.out), part(task.x)
+            of_axis = axis is not None and x is not None and axis % x.ndim != 0
+            arrays = out, x, part(task.segments, of_axis=of_axis)
         self._scan(self._comm, self._bound.memory, arrays, task.options)
 
     def _scan(

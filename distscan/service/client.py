@@ -10,12 +10,13 @@ from time import monotonic
 from typing import Any, NoReturn, cast
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import arrays, dtypes
 from ..core.form import Extents, seed_value, shape_of
 from ..core.operators import BUILTIN
-from ..core.segments import check_shape, check_type
+from ..core.segments import check_shape, check_steps, check_type
 from ..fsum.request import FsumRequest
 from ..job import formats
 from ..job.formats.interface import Location
@@ -417,7 +418,9 @@ def _remote_scan(request: ScanRequest) -> RemoteScan:
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out must be an array, not {type(out).__name__}")
         arrays.check_writable(out, target)
-    if flags is not None:
+    # Along an axis there is a flag or a key for each of its steps.
+    steps = flags is not None and options.axis is not None and array.ndim > 0
+    if flags is not None and not steps:
         check_shape(flags, array)
     extents = Extents.of(array.shape, options.axis)
     out_dtype = None if target is None else target.dtype
@@ -436,7 +439,9 @@ def _remote_scan(request: ScanRequest) -> RemoteScan:
         types = dtypes.resolve(options.op, array.dtype, options.dtype, out_dtype, wide=True)
         seed_value(options.op, types.acc, options.initial, exclusive=options.exclusive)
         result = types.out
-    if flags is not None:
+    if steps:
+        check_steps(flags, array, normalize_axis_index(options.axis or 0, array.ndim))
+    elif flags is not None:
         check_type(flags.dtype, extents)
     shape = extents.result_shape
     if target is not None and target.shape != shape:

@@ -309,6 +309,8 @@ RIGHT = {
     "truth": {"exclusive": "no", "reverse": 0},
     "long-double": {"x": np.arange(3, dtype=np.longdouble), "initial": np.longdouble(1) / 4},
     "list": {"x": []},
+    "segments-axis": {"segments": np.array([True, False, True]), "axis": 0},
+    "keys-axis": {"segments": np.array([1, 1, 2, 2]), "axis": -1, "reverse": True},
     **{
         f"op-{i}": {"x": [3, 1, 0, 4], "op": op}
         for i, op in enumerate([MPI.SUM, MPI.BXOR, np.multiply, np.logical_or, "min"])
