@@ -37,7 +37,7 @@ def test_as_xarray(name, dtype, skipna, dim, comm, rng):
     xarray.testing.assert_allclose(got.variable, want.variable)
     assert (got.name, got.attrs, got.dtype) == ("rain", {"units": "mm"}, want.dtype)
     assert got.coords.identical(part.coords)
-    assert np.shares_memory(part.data, x.data)  # the input stays as it is
+    assert np.shares_memory(part.data, x.data) == (part.size > 0)  # the input stays as it is
 
 
 @pytest.mark.parametrize("reverse", [False, True])
