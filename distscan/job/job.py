@@ -27,7 +27,7 @@ from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
 from . import formats, output, restart
 from .formats import storage
-from .formats.interface import WRITERS, Location, Put, Source, Target, option, renaming
+from .formats.interface import WRITERS, Layout, Location, Put, Source, Target, option, renaming
 from .plan import Budget, JobPlan, by_window, decide_budget, fsum_request
 from .report import Report, Timeline, report, trace
 from .restart import State
@@ -129,10 +129,8 @@ def perform(
             part_file(
                 comm,
                 paths.output,
-                plan,
+                Layout(plan.types.out, plan.shape, plan.fortran, job.output.member, source),
                 resume=job.run.resume,
-                member=job.output.member,
-                like=source,
             )
         )
         with agreed(comm):
@@ -400,10 +398,8 @@ def _total(plan: JobPlan, value: NDArray[Any] | None) -> Any:
 
 
 @contextmanager
-def part_file(
-    comm: Comm, path: Path, plan: JobPlan, *, resume: bool = False, **names: Any
-) -> Iterator[Target]:
-    """Create the part file that will become ``path``; collective. ``names`` are for its format.
+def part_file(comm: Comm, path: Path, layout: Layout, *, resume: bool = False) -> Iterator[Target]:
+    """Create the part file that will become ``path``; collective.
 
     The part file is removed if anything fails, except the check; not if journals say how far the
     job has come.
@@ -413,15 +409,7 @@ def part_file(
         try:
             with agreed(comm):
                 if comm.rank == 0:
-                    creation = output.create(
-                        path,
-                        plan.types.out,
-                        plan.shape,
-                        fortran=plan.fortran,
-                        resume=resume,
-                        **names,
-                    )
-                    target = files.enter_context(creation)
+                    target = files.enter_context(output.create(path, layout, resume=resume))
             target = cast(Target, comm.bcast(target))
             with agreed(comm):
                 target.check_shared()

@@ -15,14 +15,12 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from ..core.errors import OutputError
 from ..core.fingerprint import digest
 from . import formats
-from .formats.interface import Source, Target, naming_output, option, renaming, unlinked
+from .formats.interface import Layout, Target, naming_output, option, renaming, unlinked
 
 _ATTEMPTS = 10
 
@@ -72,21 +70,12 @@ def is_part(path: Path, output: Path) -> bool:
 
 
 @contextmanager
-def create(
-    path: Path,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    *,
-    fortran: bool = False,
-    resume: bool = False,
-    member: str = "",
-    like: Source | None = None,
-) -> Iterator[Target]:
+def create(path: Path, layout: Layout, *, resume: bool = False) -> Iterator[Target]:
     """Create the part file that becomes ``path`` when it is complete, without its elements.
 
     The file is locked inside the ``with`` block, and not removed at its end. Part files that killed
     jobs have left are removed first. With ``resume`` the file has the same name in each job, and
-    keeps the contents that a killed job has left in it. For ``member`` and ``like`` see ``Format``.
+    keeps the contents that a killed job has left in it.
     """
     if not resume:
         discard(path)
@@ -94,13 +83,12 @@ def create(
         try:
             with naming_output(path), renaming(part, path):
                 form, target = formats.of(path), None
-                names: Any = {"member": member, "like": like}
                 if resume:
-                    target = form.reopen(part, dtype, shape, fortran=fortran, **names)
+                    target = form.reopen(part, layout)
                 if target is None:
                     if resume:
                         _begin_anew(part)
-                    target = form.create(part, dtype, shape, fortran=fortran, **names)
+                    target = form.create(part, layout)
         except BaseException:
             if not resume or os.fstat(opened).st_size == 0:
                 remove(part)

@@ -9,7 +9,6 @@ import signal
 import sys
 from contextlib import suppress
 from time import monotonic
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from distscan.cpu import steps as cpu
 from distscan.job import check, job
 from distscan.job.formats import storage
 from distscan.job.formats.files import File
+from distscan.job.formats.interface import Layout
 from support.data import OPS, exact
 from support.jobs import raises, refuse, spoil
 from support.processes import left
@@ -423,8 +423,8 @@ def test_ended_by_a_signal(number, threads, run, save, comm, folder, monkeypatch
 
 def test_any_rank_removes_the_part_file(comm, folder):
     """When it is interrupted: rank 0 may be waiting inside MPI."""
-    plan = SimpleNamespace(types=SimpleNamespace(out=np.dtype("d")), shape=(3,), fortran=False)
-    with suppress(KeyboardInterrupt), job.part_file(comm, folder / "y.npy", plan) as part:
+    layout = Layout(np.dtype("d"), (3,))
+    with suppress(KeyboardInterrupt), job.part_file(comm, folder / "y.npy", layout) as part:
         comm.Barrier()
         if comm.rank == comm.size - 1:
             raise KeyboardInterrupt

@@ -17,6 +17,7 @@ from distscan.core.errors import InputError, OutputError
 from distscan.core.form import chunks
 from distscan.job import formats, output, plan
 from distscan.job.formats import files, npy
+from distscan.job.formats.interface import Layout
 from support import text_format
 from support.cases import pairs
 from support.jobs import raises
@@ -271,7 +272,7 @@ def test_names_of_fields(case, tmp_path):
     x = np.zeros(2, [(name, "<f8") for name in NAMES[case]])
     np.save(tmp_path / "x.npy", x)
     assert npy.inspect(tmp_path / "x.npy", kinds="V").dtype == x.dtype
-    made = npy.create(tmp_path / "y.npy", x.dtype, x.shape, fortran=False)
+    made = npy.create(tmp_path / "y.npy", Layout(x.dtype, x.shape))
     assert (made.start % 64, npy.inspect(tmp_path / "y.npy", kinds="V").dtype) == (0, x.dtype)
     assert np.load(tmp_path / "y.npy", max_header_size=1 << 20).dtype == x.dtype
     versions = [(tmp_path / name).read_bytes()[:8] for name in ("x.npy", "y.npy")]
@@ -290,7 +291,7 @@ def test_names_of_fields(case, tmp_path):
 )
 def test_types_that_no_header_holds(dtype, tmp_path):
     with pytest.raises(OutputError, match="cannot hold"):
-        npy.create(tmp_path / "y.npy", np.dtype(dtype), (3,), fortran=False)
+        npy.create(tmp_path / "y.npy", Layout(np.dtype(dtype), (3,)))
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`", "ignore:Data type alias")
@@ -399,7 +400,7 @@ def write(comm, folder):
 
     def write(name, x):
         if comm.rank == 0:
-            made = text_format.create(folder / name, x.dtype, x.shape, fortran=False)
+            made = text_format.create(folder / name, Layout(x.dtype, x.shape))
             with made.writing() as put:
                 put(x, 0)
         comm.Barrier()

@@ -174,6 +174,10 @@ def test_what_is_carried_over(made, folder, comm):
         assert file["x"].dimensions == ("d0", "d1")
         assert "valid_max" not in file["x"].ncattrs()
         np.testing.assert_array_equal(file["d1"], np.arange(6) / 2)
+    filled = made("z.nc", variable(fill_value=-7.0), x)  # none of its elements is missing
+    scan_file(filled, folder / "z.h5", axis=0, backend="cpu")
+    with h5py.File(folder / "z.h5") as file:
+        assert file["x"].attrs["units"] == b"kg"  # as netCDF4 has written it
     comm.Barrier()
 
 

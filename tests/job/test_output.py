@@ -21,6 +21,7 @@ from distscan.core.form import bounds, chunks
 from distscan.job import output
 from distscan.job.formats import storage
 from distscan.job.formats.files import File
+from distscan.job.formats.interface import Layout
 from support.cases import pairs
 from support.jobs import raises, refuse
 
@@ -29,7 +30,7 @@ from support.jobs import raises, refuse
 
 def made(path, n=3, code="f"):
     """The part file of a job that has ended since."""
-    with output.create(path, np.dtype(code), (n,)) as file:
+    with output.create(path, Layout(np.dtype(code), (n,))) as file:
         return file
 
 
@@ -48,7 +49,7 @@ def test_written_in_parts(mapped, tmp_path, rng):
         pieces = list(itertools.pairwise(ends))
         rng.shuffle(pieces)
         (path := tmp_path / "y.npy").unlink(missing_ok=True)
-        with output.create(path, x.dtype, (n,)) as part:
+        with output.create(path, Layout(x.dtype, (n,))) as part:
             part.check_shared()
             for some in (pieces[:3], pieces[3:]):
                 with storage.writing(part, mapped=mapped) as put:
@@ -94,7 +95,7 @@ def test_mode_of_what_is_replaced(tmp_path):
         path = tmp_path / f"{mode}.npy"
         path.write_text("old")
         path.chmod(mode)
-        with output.create(path, np.dtype("f"), (3,)) as part:
+        with output.create(path, Layout(np.dtype("f"), (3,))) as part:
             assert stat.S_IMODE(part.path.stat().st_mode) == 0o600  # nobody else reads it meanwhile
             output.publish(part.path, path, force=True)
         assert stat.S_IMODE(path.stat().st_mode) == mode
@@ -260,7 +261,7 @@ def test_what_a_killed_job_has_left(tmp_path, monkeypatch):
     process, left = maker(path)
     try:
         assert left.startswith(f".y.npy.distscan-{output.platform.node()}-{process.pid}-")
-        with output.create(path, np.dtype("f"), (3,)) as part:
+        with output.create(path, Layout(np.dtype("f"), (3,))) as part:
             mine = part.path
             made(path)
             assert mine.exists()  # locked, too
@@ -315,7 +316,7 @@ def part(comm, folder):
     def make(shape, code, where=folder):
         made = None
         if comm.rank == 0:
-            held.append(output.create(where / "y.npy", np.dtype(code), shape))
+            held.append(output.create(where / "y.npy", Layout(np.dtype(code), shape)))
             made = held[-1].__enter__()
         return comm.bcast(made)
 
@@ -470,10 +471,11 @@ from pathlib import Path
 import numpy as np
 from distscan.job import output
 from distscan.job.formats import storage
+from distscan.job.formats.interface import Layout
 
 folder, mapped, threads = Path(sys.argv[1]), sys.argv[2] == "True", int(sys.argv[3])
 n, x, done, faults = 1 << 17, np.arange(1 << 12), [], []
-with output.create(folder / "y.npy", x.dtype, (n,)) as file:
+with output.create(folder / "y.npy", Layout(x.dtype, (n,))) as file:
     with storage.writing(file, mapped=mapped) as put:
         put.allocate(0, n, threads)
         def work(first):

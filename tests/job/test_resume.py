@@ -22,6 +22,7 @@ import distscan
 from distscan import cli
 from distscan.job import output, plan, restart
 from distscan.job.formats import files, storage
+from distscan.job.formats.interface import Layout
 from distscan.mpi import communicators
 from support import processes
 from support.jobs import MANY, RANKS, STOPPED_JOBS, Jobs, raises, some
@@ -379,7 +380,9 @@ def test_two_jobs_do_not_resume_at_once(jobs, rng):
     assert jobs.stop("write", 5)
     (part,) = jobs.found("")
     if jobs.comm.rank == 0:
-        held = output.create(jobs.folder / "x.scan.npy", np.dtype("f8"), (MANY,), resume=True)
+        held = output.create(
+            jobs.folder / "x.scan.npy", Layout(np.dtype("f8"), (MANY,)), resume=True
+        )
         held.__enter__()
     jobs.comm.Barrier()
     status, _, err = jobs.job("--resume")
@@ -428,7 +431,7 @@ def test_a_process_that_nobody_has_waited_for(tmp_path):
         path = tmp_path / "y.npy"
         part = path.with_name(f"{output._prefix(path)}{child.pid}-00000000.part")
         part.write_bytes(b"left")
-        with output.create(path, np.dtype("f"), (3,)):
+        with output.create(path, Layout(np.dtype("f"), (3,))):
             assert not part.exists()
 
 

@@ -82,15 +82,16 @@ def inspect(path, kinds="i", member=""):
         raise InputError(f"{path} is no text: {error}") from error
 
 
-def create(path, dtype, shape, *, fortran, member="", like=None):
+def create(path, layout):
     """Write the number of elements."""
+    dtype, shape, *_ = layout
     if dtype != Text.dtype or len(shape) != 1:
         raise OutputError(f"text cannot hold {dtype} of shape {shape}")
     path.write_bytes(_line(shape[0]))
     return Text(path, *shape)
 
 
-def reopen(path, dtype, shape, *, fortran, member="", like=None):
+def reopen(path, layout):
     """Return the target of the same number of elements."""
-    same = path.read_bytes()[:_WIDTH] == _line(*shape)
-    return Text(path, *shape) if same else None
+    same = path.read_bytes()[:_WIDTH] == _line(*layout.shape)
+    return Text(path, *layout.shape) if same else None

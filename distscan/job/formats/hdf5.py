@@ -9,9 +9,11 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from ...core.errors import InputError, OutputError
 from . import files
 from .files import File, Indirect
-from .interface import NUMBERS, WINDOW, Fill, Location, Source, naming_input
+from .interface import NUMBERS, WINDOW, Fill, Layout, Location, Source, naming_input
 
 #: Filters by their numbers, and what brings them.
 _FILTERS = MappingProxyType(
@@ -37,14 +39,18 @@ STRUCTURE = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "DIMENSION_LAB
 _DEFAULT = "/data"  # the name of an output whose input has none
 
 
-def _h5py() -> Any:
-    """Import h5py; raise ``InputError`` if there is none."""
+def imported(name: str, extra: str) -> Any:
+    """Import a package, which few jobs need; raise ``InputError`` if there is none."""
     try:
-        import h5py  # noqa: PLC0415 - few jobs need it
+        return import_module(name)
     except ImportError as error:
-        raise InputError(f"HDF5 needs h5py, which cannot be imported ({error}): "
-                         "pip install 'distscan[hdf5]'") from error  # fmt: skip
-    return h5py
+        raise InputError(
+            f"{extra} needs {name}, which cannot be imported ({error}): "
+            f"pip install 'distscan[{extra}]'"
+        ) from error
+
+
+_h5py = partial(imported, "h5py", "hdf5")
 
 
 # ---- input -----------------------------------------------------------------------------------
@@ -281,36 +287,33 @@ def _in_row(shape: tuple[int, ...], row: int, low: int, high: int) -> Iterator[t
 # ---- output ----------------------------------------------------------------------------------
 
 
-def create(
-    path: Path,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    *,
-    fortran: bool,
-    member: str = "",
-    like: Source | None = None,
-) -> File:
+def create(path: Path, layout: Layout) -> File:
     """Make a file of one contiguous data set, with the attributes and scales of that of ``like``.
 
     Its space is allocated, but not written.
     """
-    name = member_of(path, member, like, fortran=fortran)
-    h5py = _h5py()
+    name, source = member_of(path, layout), source_of(layout)
     with writing(path) as file:
-        dataset = file.create_dataset(name, shape, dtype, fill_time="never")
-        source = like if isinstance(like, File | Dataset) and is_hdf5(like.path) else None
-        if source is not None and source.member:
+        dataset = file.create_dataset(name, layout.shape, layout.dtype, fill_time="never")
+        if source is not None:
             with opened(source.path) as other:
-                _carry_over(h5py, other, other[source.member], dataset)
+                _carry_over(other, other[source.member], dataset)
         allocate(dataset)
-    return placed(path, dtype, shape, name)
+    return placed(path, layout, name)
 
 
-def member_of(path: Path, member: str, like: Source | None, *, fortran: bool) -> str:
+def member_of(path: Path, layout: Layout) -> str:
     """Return the name of an output's array: that of the input, if it has one."""
-    if fortran:
+    if layout.fortran:
         raise OutputError(f"{path}: HDF5 has no Fortran order, which the input has: write .npy")
-    return member or getattr(like, "member", "") or _DEFAULT
+    return layout.member or getattr(layout.like, "member", "") or _DEFAULT
+
+
+def source_of(layout: Layout) -> File | Indirect | None:
+    """Return the input, if it is in an HDF5 file."""
+    like = layout.like
+    in_hdf5 = isinstance(like, File | Indirect) and is_hdf5(like.path)
+    return cast(File | Indirect, like) if in_hdf5 else None
 
 
 @contextmanager
@@ -335,37 +338,31 @@ def allocate(dataset: Any) -> None:
         dataset[(0,) * dataset.ndim] = np.zeros((), dataset.dtype)
 
 
-def placed(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], member: str) -> File:
+def placed(path: Path, layout: Layout, member: str) -> File:
     """Return the target over the bytes of a data set; the file is as long as they need."""
     with opened(path, locking=False) as file:
         dataset = file[member]
         place = _place_of(dataset) if dataset.size else 0
     if place is None:
-        raise OutputError(f"HDF5 cannot hold {dtype} as it is in memory: choose another dtype")
-    target = File(path, dtype, shape, place, member=member)
+        raise OutputError(
+            f"HDF5 cannot hold {layout.dtype} as it is in memory: choose another dtype"
+        )
+    target = File(path, layout.dtype, layout.shape, place, member=member)
     if os.stat(path).st_size < target.end:
         os.truncate(path, target.end)
     return target
 
 
-def reopen(
-    path: Path,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    *,
-    fortran: bool,
-    member: str = "",
-    like: Source | None = None,
-) -> File | None:
+def reopen(path: Path, layout: Layout) -> File | None:
     """Return the target in a file that ``create`` has made, if it has this name, type and shape."""
-    name = member_of(path, member, like, fortran=fortran)
+    name = member_of(path, layout)
     if not is_hdf5(path):
         return None
     try:
         with opened(path, locking=False) as file, explained(path):
             dataset = find(file, path, name)
-            same = dataset.dtype == dtype and dataset.shape == shape
-            return placed(path, dtype, shape, name) if same else None
+            same = (dataset.dtype, dataset.shape) == layout[:2]
+            return placed(path, layout, name) if same else None
     except InputError:
         return None
 
@@ -375,7 +372,7 @@ def is_hdf5(path: Any) -> bool:
     return bool(_h5py().is_hdf5(path))
 
 
-def _carry_over(h5py: Any, source: Any, x: Any, y: Any) -> None:
+def _carry_over(source: Any, x: Any, y: Any) -> None:
     """Copy the attributes of a data set, its groups and its file, and its dimensions' scales."""
     for name in {"/", x.parent.name}:
         target = y.file.require_group(name)

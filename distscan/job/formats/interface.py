@@ -134,6 +134,16 @@ class Target(Source, Protocol):
         """Open the target, and yield a writer of elements, which are counted as they are stored."""
 
 
+class Layout(NamedTuple):
+    """The array that a target is made for."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool = False  # whether axis 0 varies fastest, of several axes
+    member: str = ""  # its name in the file, if the caller has given one
+    like: Source | None = None  # the input, whose names and attributes are carried over
+
+
 class Format(Protocol):
     """A file format."""
 
@@ -143,32 +153,13 @@ class Format(Protocol):
         Raises ``InputError``.
         """
 
-    def create(
-        self,
-        path: Path,
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-        *,
-        fortran: bool,
-        member: str = "",
-        like: Source | None = None,
-    ) -> Target:
+    def create(self, path: Path, layout: Layout) -> Target:
         """Give an empty file its whole size, and all that the format has beside the elements.
 
-        ``like`` is the array whose scan it is; names and attributes of the same format are carried
-        over. Raises ``OutputError`` if the format cannot hold the array.
+        Raises ``OutputError`` if the format cannot hold the array.
         """
 
-    def reopen(
-        self,
-        path: Path,
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-        *,
-        fortran: bool,
-        member: str = "",
-        like: Source | None = None,
-    ) -> Target | None:
+    def reopen(self, path: Path, layout: Layout) -> Target | None:
         """Return the target in a file that ``create`` has made for the same array; else None."""
 
 

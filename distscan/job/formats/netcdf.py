@@ -7,6 +7,7 @@ of the input.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 from ...core.errors import InputError, OutputError
 from . import hdf5
 from .files import File, Indirect, opened
-from .interface import NUMBERS, WINDOW, Fill, Source
+from .interface import NUMBERS, WINDOW, Fill, Layout, Source
 
-#: The types of its numbers.
+#: The number types of NetCDF.
 _TYPES = {"f4", "f8", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8))}
 #: Attributes that do not hold of the scan of a variable.
 _OF_VALUES = {
@@ -31,13 +32,7 @@ _OF_VALUES = {
 }
 
 
-def _h5netcdf() -> Any:
-    try:
-        import h5netcdf  # noqa: PLC0415 - few jobs need it
-    except ImportError as error:
-        raise OutputError(f"NetCDF needs h5netcdf, which cannot be imported ({error}): "
-                          "pip install 'distscan[netcdf]'") from error  # fmt: skip
-    return h5netcdf
+_h5netcdf = partial(hdf5.imported, "h5netcdf", "netcdf")
 
 
 # ---- input -----------------------------------------------------------------------------------
@@ -98,21 +93,14 @@ class Variable(Indirect):
 # ---- output ----------------------------------------------------------------------------------
 
 
-def create(
-    path: Path,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    *,
-    fortran: bool,
-    member: str = "",
-    like: Source | None = None,
-) -> File:
+def create(path: Path, layout: Layout) -> File:
     """Make a file of one variable, with what belongs to that of ``like``; see ``hdf5.create``."""
-    name, h5netcdf = hdf5.member_of(path, member, like, fortran=fortran), _h5netcdf()
+    dtype, shape, *_ = layout
+    name, h5netcdf = hdf5.member_of(path, layout), _h5netcdf()
     if f"{dtype.kind}{dtype.itemsize}" not in _TYPES:
         raise OutputError(f"{path}: NetCDF has no {dtype}: choose another dtype")
     try:
-        with _variable(like, shape) as (source, x), h5netcdf.File(path, "w", locking=False) as file:
+        with _variable(layout) as (source, x), h5netcdf.File(path, "w", locking=False) as file:
             names = tuple(f"x{axis}" for axis in range(len(shape))) if x is None else x.dimensions
             _make_dimensions(file, names, shape)
             y = file.create_variable(name, names, dtype, fill_time="never")
@@ -124,21 +112,21 @@ def create(
             hdf5.allocate(plain[name])
     except (h5netcdf.CompatibilityError, ValueError, TypeError, KeyError) as error:
         raise OutputError(f"cannot write {path} as NetCDF: {error}") from error
-    return hdf5.placed(path, dtype, shape, name)
+    return hdf5.placed(path, layout, name)
 
 
 reopen = hdf5.reopen
 
 
 @contextmanager
-def _variable(like: Source | None, shape: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
+def _variable(layout: Layout) -> Iterator[tuple[Any, Any]]:
     """Open the input, if it is NetCDF and has this shape; yield its file and variable, or None."""
-    path, member = getattr(like, "path", None), getattr(like, "member", "")
-    if not member or not hdf5.is_hdf5(path) or like is None or like.shape != shape:
+    like = hdf5.source_of(layout)
+    if like is None or like.shape != layout.shape:
         yield None, None
         return
-    with _h5netcdf().File(path, "r", phony_dims="access") as source:
-        yield source, source[member]
+    with _h5netcdf().File(like.path, "r", phony_dims="access") as source:
+        yield source, source[like.member]
 
 
 def _make_dimensions(file: Any, names: tuple[str, ...], shape: tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ from numpy.lib import format
 from ...core.errors import InputError, OutputError
 from . import files
 from .files import File
-from .interface import NUMBERS, Source, naming_input, unlinked
+from .interface import NUMBERS, Layout, naming_input, unlinked
 
 #: One thread at a time lets NumPy parse a header: before 3.11.8 and 3.12.2, Python may raise
 #: SystemError if two do.
@@ -83,18 +83,9 @@ def _parse(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return format.read_array_header_2_0(BytesIO(header), max_header_size=len(text))
 
 
-def create(
-    path: Path,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    *,
-    fortran: bool,
-    member: str = "",
-    like: Source | None = None,
-) -> File:
+def create(path: Path, layout: Layout) -> File:
     """Write the header, and give the file its whole size."""
-    header = header_of(dtype, shape, fortran=fortran)
-    file = File(path, dtype, shape, len(header), fortran=fortran)
+    file, header = _file(path, layout)
     with open(path, "wb", opener=unlinked) as stream:
         stream.write(header)
         stream.truncate(file.end)
@@ -102,21 +93,19 @@ def create(
     return file
 
 
-def reopen(
-    path: Path,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    *,
-    fortran: bool,
-    member: str = "",
-    like: Source | None = None,
-) -> File | None:
+def reopen(path: Path, layout: Layout) -> File | None:
     """Return the file that ``create`` has made, if this is one of the same header and size."""
-    header = header_of(dtype, shape, fortran=fortran)
-    file = File(path, dtype, shape, len(header), fortran=fortran)
+    file, header = _file(path, layout)
     with open(path, "rb", opener=unlinked) as stream:
         size = os.fstat(stream.fileno()).st_size
         return file if size == file.end and stream.read(len(header)) == header else None
+
+
+def _file(path: Path, layout: Layout) -> tuple[File, bytes]:
+    """Return the file of an array, and its header."""
+    dtype, shape, fortran, *_ = layout
+    header = header_of(dtype, shape, fortran=fortran)
+    return File(path, dtype, shape, len(header), fortran=fortran), header
 
 
 def header_of(dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool = False) -> bytes:

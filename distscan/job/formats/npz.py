@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 from ...core.errors import InputError, OutputError
 from . import files, npy
 from .files import File, Indirect
-from .interface import NUMBERS, WINDOW, Fill, Location, Target, naming_input
+from .interface import NUMBERS, WINDOW, Fill, Layout, Location, Target, naming_input
 
 _LOCAL = struct.Struct("<4s22xHH")  # of a member's header: sign, lengths of its name and its rest
 
@@ -97,11 +97,11 @@ class Packed(Indirect):
         files.check_unchanged(self.file.path, self.file.stamp)
 
 
-def create(path: Path, *_: Any, **__: Any) -> NoReturn:
+def create(path: Path, layout: Layout) -> NoReturn:
     """Refuse: the members of an archive are written one after the other."""
     raise OutputError(f"{path}: .npz files are read, not written; name a .npy file")
 
 
-def reopen(*_: Any, **__: Any) -> Target | None:
+def reopen(path: Path, layout: Layout) -> Target | None:
     """Return None: there is none."""
     return None
