@@ -191,11 +191,11 @@ class UseTrial(Trial):
         comm, machine, _ = self._place
         by_device = self.clock(machine.backend, comm.size) == "device_us"
         for entry in entries:
+            loops = self.use.loops
             is_peer = self.use.at_once and entry.row.contender in self._peers
-            for samples in entry.samples:
-                samples[:] = [us / (1 if is_peer else self.use.loops) for us in samples]
-            for samples in entry.copies:
-                samples[:] = [us / self.use.loops for us in samples]
+            for calls, each in ((1 if is_peer else loops, entry.samples), (loops, entry.copies)):
+                for samples in each:
+                    samples[:] = [us / calls for us in samples]
         set_times(comm, entries)
         for entry in entries if self.use.bytes else ():
             devices = entry.row.device_us is not None

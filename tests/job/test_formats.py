@@ -9,6 +9,7 @@ from distscan import InputError, scan_file
 from distscan.job import formats, output, plan
 from distscan.job.formats import storage
 from distscan.job.formats.interface import Location
+from support.processes import python
 
 h5py = pytest.importorskip("h5py", reason="no h5py")
 netCDF4 = pytest.importorskip("netCDF4", reason="no netCDF4")
@@ -433,6 +434,40 @@ def test_refused_inputs(kind, made, folder, comm):
     assert "\n" not in str(caught.value)
     assert sorted(folder.iterdir()) == before
     comm.Barrier()
+
+
+@pytest.mark.one_rank
+def test_filters_of_others(tmp_path):
+    """A package brings them; without it, the error names it."""
+    plugin = pytest.importorskip("hdf5plugin", reason="no hdf5plugin")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=KEPT, chunks=(9,), **plugin.Zstd())
+    scan_file(tmp_path / "x.h5", tmp_path / "y.npy", backend="cpu")
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), KEPT.cumsum())
+    program = """
+import sys
+class NoPlugin:
+    def find_spec(self, name, path=None, target=None):
+        if name == "hdf5plugin":
+            raise ImportError("there is none")
+sys.meta_path.insert(0, NoPlugin())
+from distscan.cli import main
+sys.exit(main([sys.argv[1], "--backend", "cpu"]))
+"""
+    run = python(program, tmp_path / "x.h5", HDF5_PLUGIN_PATH=str(tmp_path))  # it has none
+    assert run.returncode == 2
+    assert "compressed by zstd, filter 32015 of HDF5, which is missing: pip install" in run.stderr
+
+
+@pytest.mark.one_rank
+def test_a_file_that_another_program_writes(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = KEPT
+        file.flush()
+        program = "import sys; from distscan.cli import main; sys.exit(main(sys.argv[1:]))"
+        run = python(program, tmp_path / "x.h5", "--backend", "cpu")
+    assert run.returncode == 2
+    assert "another program has opened it for writing" in run.stderr
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ _FILTERS = MappingProxyType(
     }
 )
 #: Attributes that are of the file's structure.
-STRUCTURE = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "DIMENSION_LABELS"}
+_STRUCTURE = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "DIMENSION_LABELS"}
 _DEFAULT = "/data"  # the name of an output whose input has none
 
 
@@ -396,5 +396,5 @@ def _copy_attributes(source: Any, target: Any) -> None:
     h5py = _h5py()
     for name in source.attrs:
         stored = source.attrs.get_id(name)
-        if name not in STRUCTURE and h5py.check_ref_dtype(stored.dtype) is None:
+        if name not in _STRUCTURE and h5py.check_ref_dtype(stored.dtype) is None:
             target.attrs.create(name, source.attrs[name], stored.shape, stored.dtype)
