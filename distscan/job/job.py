@@ -27,12 +27,22 @@ from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
 from . import formats, output, restart
 from .formats import storage
-from .formats.interface import WRITERS, Layout, Location, Put, Source, Target, option, renaming
+from .formats.interface import (
+    WRITERS,
+    Layout,
+    Location,
+    Put,
+    Show,
+    Source,
+    Target,
+    option,
+    renaming,
+)
 from .plan import Budget, JobPlan, by_window, decide_budget, fsum_request
 from .report import Report, Timeline, report, trace
 from .restart import State
 from .shard import Carry, Shard
-from .sweeps import Show, compare, find_window, sweep
+from .sweeps import compare, find_window, sweep
 
 
 class FileJob(NamedTuple):
@@ -174,7 +184,7 @@ def perform(
         ends = [each for each in comm.allgather(end) if each.value is not None]
         last = ends[0 if scan.reverse else -1] if ends else state
         text = partial(restart.state_text, scan, plan, last)
-        _publish(comm, job, clock, part=target.path, paths=paths, drafts=drafts, state_text=text)
+        _publish(comm, job, clock, target, show, paths=paths, drafts=drafts, state_text=text)
     clock.from_the_beginning("all")
     clock.bytes["all"] = source.n * (plan.types.x.itemsize + plan.types.out.itemsize)
     return report(
@@ -288,19 +298,23 @@ def _publish(
     comm: Comm,
     job: FileJob,
     clock: Timeline,
+    target: Target,
+    show: Show,
     *,
-    part: Path,
     paths: _Paths,
     drafts: _Drafts,
     state_text: Callable[[], str],
 ) -> None:
     """Let the output, the state and the trace appear, all of them or none; collective."""
+    with agreed(comm), renaming(target.path, job.output.path), clock("write"):
+        if comm.rank == 0:
+            target.finish(show)
     clock.from_the_beginning("all")  # a trace is whole before the output appears
     spans = [] if job.trace is None else comm.gather(clock.spans)
     with agreed(comm):
         if comm.rank > 0:
             return
-        files = [output.Publication(part, paths.output, job.run.force)]
+        files = [output.Publication(target.path, paths.output, job.run.force)]
         state_file, trace_file = drafts
         if trace_file is not None:
             trace_file.write(trace(spans or []))

@@ -20,7 +20,15 @@ from typing import NamedTuple
 from ..core.errors import OutputError
 from ..core.fingerprint import digest
 from . import formats
-from .formats.interface import Layout, Target, naming_output, option, renaming, unlinked
+from .formats.interface import (
+    Layout,
+    Target,
+    naming_output,
+    option,
+    renaming,
+    unlinked,
+    whole_of,
+)
 
 _ATTEMPTS = 10
 
@@ -242,8 +250,18 @@ def publish(part: Path, path: Path, *, force: bool) -> None:
     """Rename the complete part file to ``path``; without ``force``, never replace a file.
 
     A file that is replaced passes on its mode, and its owner and group if that is permitted.
+    What ``whole_of`` names is renamed in place of the part file, if it exists.
     """
-    remove_journals(part)
+    whole = whole_of(part)
+    if whole.exists():
+        _publish(whole, path, force=force)
+        remove(part)
+    else:
+        remove_journals(part)
+        _publish(part, path, force=force)
+
+
+def _publish(part: Path, path: Path, *, force: bool) -> None:
     with naming_output(path):
         if force:
             with suppress(FileNotFoundError):
@@ -265,7 +283,9 @@ def publish(part: Path, path: Path, *, force: bool) -> None:
 
 
 def remove(part: Path) -> None:
-    """Remove a part file, and journals beside it; errors are ignored: they must hide no fault."""
+    """Remove a part file, and what is beside it; errors are ignored: they must hide no fault."""
+    with suppress(OSError):
+        whole_of(part).unlink(missing_ok=True)
     remove_journals(part)
     with suppress(OSError):
         part.unlink()
@@ -288,7 +308,8 @@ def journals(part: Path) -> list[Path]:
     prefix, names = f"{part.name}.", []
     with suppress(OSError):
         names = os.listdir(part.parent)
-    return [part.with_name(name) for name in names if name.startswith(prefix)]
+    whole = whole_of(part).name
+    return [part.with_name(name) for name in names if name.startswith(prefix) and name != whole]
 
 
 def resumable(path: Path) -> Path:

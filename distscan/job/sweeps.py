@@ -33,13 +33,12 @@ from ..mpi.communicators import Comm
 from ..mpi.exscan import Exscan
 from ..mpi.notices import watching
 from ..mpi.signals import interruptible
-from .formats.interface import Source, option
+from .formats.interface import Show, Source, option
 from .plan import Block, Chunk, JobPlan, by_window
 from .restart import BlockProgress, Journal, State, carry_to_json
 from .shard import Carry, Digests, Shard, extend
 
 Note = Callable[[int], None]  # bytes of the input that this rank has done since the last call
-Show = Callable[[str, int, int], None]  # phase, bytes of the input done, all its bytes
 
 
 _WATCHED = 1 << 24  # bytes: the progress of a smaller job is not gathered from its ranks

@@ -27,9 +27,13 @@ from .interface import (
     READERS,
     WINDOW,
     Fill,
+    Layout,
     Location,
     Put,
+    Show,
+    begin_whole,
     naming_input,
+    naming_output,
     option,
     unlinked,
 )
@@ -120,6 +124,9 @@ class File(NamedTuple):
         """Open the file, and yield a writer of elements, the fastest one for its file system."""
         return storage.writing(self, mapped=storage.is_in_memory(self.path))
 
+    def finish(self, show: Show) -> None:
+        """Do nothing: the file is whole."""
+
 
 class Indirect(ABC):
     """An array of a file whose bytes are not read as they lie: a ``Source``.
@@ -153,6 +160,47 @@ class Indirect(ABC):
         self, *, flattened: bool = False, window: int = WINDOW
     ) -> AbstractContextManager[Fill]:
         """Open the file, and yield a function that fills arrays."""
+
+
+class Staging(Indirect):
+    """A ``Target`` whose elements wait in a part file until one rank writes them in their format.
+
+    So ranks write side by side into formats that are written in order, and a killed job goes on.
+    """
+
+    def __init__(self, file: File, layout: Layout, encode: "Encode") -> None:
+        """``file`` is as ``npy.create`` has made it; ``encode`` is a function of a module."""
+        super().__init__(file)
+        self._layout, self._encode = layout, encode
+
+    def reading(
+        self, *, flattened: bool = False, window: int = WINDOW
+    ) -> AbstractContextManager[Fill]:
+        """Open the file, and yield a function that fills arrays."""
+        return self.file.reading(flattened=flattened, window=window)
+
+    def check_shared(self) -> None:
+        """Check that this rank sees the part file of rank 0, in the same folder."""
+        self.file.check_shared()
+
+    def writing(self) -> AbstractContextManager[Put]:
+        """Open the part file, and yield a writer of elements."""
+        return self.file.writing()
+
+    def finish(self, show: Show) -> None:
+        """Write the elements in their format."""
+        whole = begin_whole(self.path)
+        with naming_output(self.path), self.file.reading() as fill:
+            self._encode(fill, self._layout, whole, show)
+            descriptor = os.open(whole, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+#: Writes elements, and what belongs to them, into an empty file.
+Encode = Callable[[Fill, Layout, Path, Show], None]
 
 
 def check_unchanged(path: Path, stamp: Stamp, descriptor: int | None = None) -> None:

@@ -32,6 +32,8 @@ READERS, WRITERS = 4, 8
 #: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
 #: threads may call it at once.
 Fill = Callable[[NDArray[Any], int], None]
+#: Shows progress: the phase, the bytes done, all bytes.
+Show = Callable[[str, int, int], None]
 
 #: ``FILE::PATH``: the suffixes of formats whose files hold several arrays.
 _OF_MEMBER = re.compile(r"(.+?\.(?:h5|hdf5|nc|nc4|npz))::(.*)", re.IGNORECASE | re.DOTALL)
@@ -121,7 +123,10 @@ class Put(Protocol):
 
 
 class Target(Source, Protocol):
-    """The file that the ranks of a job write, under a temporary name; it can be pickled."""
+    """The file that the ranks of a job write, under a temporary name; it can be pickled.
+
+    What appears under the output's name is this file, or that of ``whole_of``, if there is one.
+    """
 
     @property
     def path(self) -> Path:
@@ -132,6 +137,12 @@ class Target(Source, Protocol):
 
     def writing(self) -> AbstractContextManager[Put]:
         """Open the target, and yield a writer of elements, which are counted as they are stored."""
+
+    def finish(self, show: Show) -> None:
+        """Write all that the format has after the elements; one rank calls it when they are there.
+
+        ``show`` is called with the progress: "encode", bytes of elements done, all their bytes.
+        """
 
 
 class Layout(NamedTuple):
@@ -200,6 +211,20 @@ def naming_output(path: Path) -> Iterator[None]:
 def unlinked(path: str, flags: int) -> int:
     """Open a file, unless its name is a symbolic link or a pipe: an opener for ``open``."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def whole_of(part: Path) -> Path:
+    """Return the path of the output that a target's ``finish`` leaves beside the part file."""
+    return part.with_name(f"{part.name}.whole")
+
+
+def begin_whole(part: Path) -> Path:
+    """Create an empty file under that path, which the same users may read; return the path."""
+    whole = whole_of(part)
+    whole.unlink(missing_ok=True)
+    mode = part.stat().st_mode & 0o777
+    os.close(os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    return whole
 
 
 @contextmanager
