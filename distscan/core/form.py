@@ -308,21 +308,24 @@ def is_long(inner: int, dtype: np.dtype[Any]) -> bool:
 # ---- shards and chunks, as integers ----------------------------------------------------------
 
 
-def bounds(n: int, size: int, rank: int, grain: int = 1) -> tuple[int, int]:
+def bounds(n: int, size: int, rank: int, grain: int = 1, *, whole: bool = False) -> tuple[int, int]:
     """Return ``(start, stop)`` of the shard that ``rank`` of ``size`` ranks owns of ``n`` elements.
 
     Shards are contiguous and in rank order. Their lengths differ by at most one; the longer shards
-    come first. They begin at multiples of ``grain``, if there is one for each rank.
+    come first. They begin at multiples of ``grain``, if there is one for each rank; always, if
+    grains must stay ``whole``.
 
     >>> [bounds(10, 4, rank) for rank in range(4)]
     [(0, 3), (3, 6), (6, 8), (8, 10)]
     >>> [bounds(10, 2, rank, grain=4) for rank in range(2)]
     [(0, 8), (8, 10)]
+    >>> [bounds(10, 4, rank, grain=4, whole=True) for rank in range(4)]
+    [(0, 4), (4, 8), (8, 10), (10, 10)]
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank {rank} is not in a communicator of {size} ranks")
     grains = -(-n // grain)
-    if size <= grains < n:
+    if grains < n and (whole or size <= grains):
         start, stop = bounds(grains, size, rank)
         return min(start * grain, n), min(stop * grain, n)
     short, longer = divmod(n, size)

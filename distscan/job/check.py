@@ -1,6 +1,7 @@
 """``--check``: recompute a scan with NumPy, in pieces, and find the first difference."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +13,10 @@ from ..cpu.chunked import CHUNK
 from ..mpi.agree import agreed, mark_collective
 from ..mpi.communicators import Comm
 from ..mpi.signals import interruptible
-from .formats.interface import Fill, Source, Target
+from .formats.interface import Box, Fill, Source, Target, fill_box
 from .plan import JobPlan
+from .restart import State
+from .shard import Shard
 
 Array = NDArray[Any]
 
@@ -21,63 +24,51 @@ _ROUNDING = (np.add, np.multiply, np.logaddexp)
 PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 
-def check(
-    comm: Comm,
-    plan: JobPlan,
-    source: Source,
-    result: Target,
-    *,
-    state: NDArray[Any] | None = None,
-    links: int = 0,
-    window: int = 0,
-) -> None:
+def check(comm: Comm, shard: Shard, source: Source, result: Target, *, state: State) -> None:
     """Compare a file's scan with NumPy's; each rank compares its own part; collective.
 
-    ``state`` is the running value before the first element, that of ``--state``. ``links`` is the
-    number of chunks that one sum goes through on a rank. A ``source`` that is flattened takes
-    ``window`` bytes. Sums, products and
-    logaddexp of floats are recomputed in the next wider type, and may differ by the bounds
-    below. All other results must be equal.
+    ``state`` is that before the first element. Sums, products and logaddexp of floats are
+    recomputed in the next wider type, and may differ by the bounds below. All other results must be
+    equal.
 
     Raises ``CheckError`` on every rank, with the first element in scan order that differs.
     """
-    n, inner, start = plan.form.extents.length, plan.form.extents.inner, plan.start
-    flat = plan.form.extents.axis is None
+    plan, n = shard.plan, shard.plan.form.extents.length
     longest = max(comm.allgather(n))
     before: list[_State] = []
     with agreed(comm):
-        reference = _Reference(plan, longest, comm.size, links)
-        if state is not None:
-            before.append(reference.state_of(state))
-        # Pieces of both files have the same number of elements, and whole rows.
-        step = max(PIECE // max(source.dtype.itemsize, result.dtype.itemsize), inner)
-        pieces = list(_pieces(plan, step))
-        ins, outs = (np.empty(step, f.dtype.newbyteorder("=")) for f in (source, result))
-        if plan.across:
-            reference.rewind(inner)
-            with source.reading(flattened=flat, window=window) as fill:
-                for low, high, outer, _ in pieces:
-                    reference.skip(_read(fill, start + low, start + high, ins), outer)
-    if plan.across:
+        reference = _Reference(plan, longest, comm.size, shard.links)
+        sections = [*_sections(shard, source.dtype.itemsize, result.dtype.itemsize)]
+        step = max((piece.size for section in sections for piece in section.pieces), default=0)
+        files = _Files(shard, source, result, step)
+    if not plan.across:
+        differences = []
+        with agreed(comm), files.both() as (fill, fill_result):
+            for section in sections:
+                before = section.states(reference, state)
+                differences.append(files.compare(reference, section, before, fill, fill_result))
+        _raise_first(comm, plan, result, differences)
+        return
+    for section in sections:  # as many as on all ranks
+        with agreed(comm), files.input() as fill:
+            before = section.states(reference, state)
+            files.skip(reference, section, fill)
         states = comm.allgather(reference.state if n > 0 else None)
         order = states[: comm.rank : -1] if plan.form.reverse else states[: comm.rank]
         before += [each for each in order if each is not None]
-    difference: tuple[int, str] | None = None
-    reading = source.reading(flattened=flat, window=window)
-    with agreed(comm), reading as fill, result.reading() as fill_result:
-        for low, high, outer, fresh in pieces:
-            if fresh:
-                reference.rewind(outer * inner, plan.form.seed, before)
-            expected, bound = reference.advance(_read(fill, start + low, start + high, ins), outer)
-            scanned = _read(fill_result, start + low, start + high, outs)
-            at = _first_difference(reference.in_scan_order(scanned, outer), expected, bound)
-            if at is not None:
-                i = reference.index_in_memory(*at, n=len(expected))
-                value = expected[at[0]].reshape(-1, reference.parts)[at[1] // reference.parts]
-                text = f"{scanned[i]!s}, NumPy gives {value.squeeze()!s}"
-                difference = start + low + i, text
-                break
-    differences = [each for each in comm.allgather(difference) if each is not None]
+        with agreed(comm), files.both() as (fill, fill_result):
+            difference = files.compare(reference, section, before, fill, fill_result)
+        _raise_first(comm, plan, result, [difference])
+
+
+_Difference = tuple[int, str]  # the index of an element in the file, and what is wrong
+
+
+def _raise_first(
+    comm: Comm, plan: JobPlan, result: Target, local: Sequence[_Difference | None]
+) -> None:
+    """Raise ``CheckError`` for the first difference of all ranks, if there is one; collective."""
+    differences = [each for ranks in comm.allgather(list(local)) for each in ranks if each]
     if differences:
         element, text = differences[-1 if plan.form.reverse else 0]
         raise mark_collective(
@@ -85,12 +76,46 @@ def check(
         )
 
 
-def _pieces(plan: JobPlan, step: int) -> Iterator[tuple[int, int, int, bool]]:
-    """Yield the pieces of a shard, of about ``step`` elements, in scan order.
+class _Piece(NamedTuple):
+    """Some elements, as [outer, n, inner] in memory."""
 
-    A piece is (low, high, outer, fresh): its elements in memory, its number of outer rows, and
-    whether scans begin with it.
-    """
+    start: int  # the index of the first one in the file
+    size: int
+    outer: int
+    fresh: bool  # whether scans begin with it
+    box: Box | None = None  # its place in the file, if it is a box
+
+
+class _Section(NamedTuple):
+    """Pieces of the same columns, in scan order."""
+
+    pieces: list[_Piece]
+    inner: int
+    columns: slice | Array  # the indices of the columns in a row
+
+    def states(self, reference: "_Reference", state: State) -> list["_State"]:
+        """Begin with this section; return the state before its first element, if there is one."""
+        reference.inner = self.inner
+        if state.value is None:
+            return []
+        return [reference.state_of(np.atleast_1d(state.value)[self.columns])]
+
+
+def _sections(shard: Shard, *itemsizes: int) -> Iterator[_Section]:
+    """Yield the sections of a shard: one, or one for each block of boxes."""
+    plan, extents = shard.plan, shard.plan.form.extents
+    if plan.tiles is None:
+        # Pieces of both files have the same number of elements, and whole rows.
+        step = max(PIECE // max(itemsizes), extents.inner)
+        yield _Section([*_pieces(plan, step)], extents.inner, slice(None))
+        return
+    for block in shard.blocks:
+        pieces = [_Piece(0, chunk.size, 1, chunk.begins, chunk.box) for chunk in block]
+        yield _Section(pieces, block.width, block.columns)
+
+
+def _pieces(plan: JobPlan, step: int) -> Iterator[_Piece]:
+    """Yield the pieces of a shard, of about ``step`` elements, in scan order."""
     extents = plan.form.extents
     outer, n, inner = extents.outer, extents.length, extents.inner
     length = max(1, min(n, step // inner))
@@ -99,14 +124,67 @@ def _pieces(plan: JobPlan, step: int) -> Iterator[tuple[int, int, int, bool]]:
         cuts = list(chunks(0, n, length))
         for a, b in reversed(cuts) if plan.form.reverse else cuts:
             low, fresh = (top * n + a) * inner, b == n if plan.form.reverse else a == 0
-            yield low, low + (bottom - top) * (b - a) * inner, bottom - top, fresh
+            yield _Piece(plan.start + low, (bottom - top) * (b - a) * inner, bottom - top, fresh)
 
 
-@interruptible
-def _read(fill: Fill, start: int, stop: int, buffer: NDArray[Any]) -> NDArray[Any]:
-    piece = buffer[: stop - start]
-    fill(piece, start)
-    return piece
+class _Files:
+    """The input and the result, with memory for a piece of each."""
+
+    def __init__(self, shard: Shard, source: Source, result: Target, step: int) -> None:
+        self._plan, self._window = shard.plan, shard.budget.window
+        self._source, self._result = source, result
+        self._x, self._y = (np.empty(step, f.dtype.newbyteorder("=")) for f in (source, result))
+
+    def input(self) -> AbstractContextManager[Fill]:
+        """Open the input."""
+        flat = self._plan.form.extents.axis is None
+        return self._source.reading(flattened=flat, window=self._window)
+
+    @contextmanager
+    def both(self) -> Iterator[tuple[Fill, Fill]]:
+        """Open both files."""
+        with self.input() as fill, self._result.reading() as fill_result:
+            yield fill, fill_result
+
+    def skip(self, reference: "_Reference", section: _Section, fill: Fill) -> None:
+        """Find the state of the reference after a section."""
+        reference.rewind(section.inner)
+        for piece in section.pieces:
+            reference.skip(self._read(fill, piece, self._x), piece.outer)
+
+    def compare(
+        self,
+        reference: "_Reference",
+        section: _Section,
+        before: Sequence["_State"],
+        fill: Fill,
+        fill_result: Fill,
+    ) -> _Difference | None:
+        """Return the first difference in a section, which is scanned after the states before."""
+        for piece in section.pieces:
+            if piece.fresh:
+                reference.rewind(piece.outer * section.inner, self._plan.form.seed, before)
+            x = self._read(fill, piece, self._x)
+            expected, bound = reference.advance(x, piece.outer)
+            scanned = self._read(fill_result, piece, self._y)
+            at = _first_difference(reference.in_scan_order(scanned, piece.outer), expected, bound)
+            if at is not None:
+                i = reference.index_in_memory(*at, n=len(expected))
+                value = expected[at[0]].reshape(-1, reference.parts)[at[1] // reference.parts]
+                index = (
+                    piece.start + i if piece.box is None else piece.box.element(i, self._plan.shape)
+                )
+                return index, f"{scanned[i]!s}, NumPy gives {value.squeeze()!s}"
+        return None
+
+    @interruptible
+    def _read(self, fill: Fill, piece: _Piece, buffer: Array) -> Array:
+        elements = buffer[: piece.size]
+        if piece.box is None:
+            fill(elements, piece.start)
+        else:
+            fill_box(fill, self._plan.shape, elements, piece.box)
+        return elements
 
 
 class _State(NamedTuple):
@@ -125,7 +203,7 @@ class _Reference:
 
     def __init__(self, plan: JobPlan, longest: int, ranks: int, links: int) -> None:
         self.op, self.acc, self.out = plan.op, plan.types.acc, plan.types.out
-        self.form = plan.form
+        self.form, self.inner = plan.form, plan.form.extents.inner
         self.exact = self.acc.kind in "biu" or self.op.numpy not in _ROUNDING
         self.sums = self.op.numpy is np.add and not self.exact
         self.parts = 2 if self.sums and self.acc.kind == "c" else 1
@@ -173,16 +251,14 @@ class _Reference:
 
     def in_scan_order(self, piece: NDArray[Any], outer: int) -> NDArray[Any]:
         """View a piece as [n, columns], in scan order."""
-        view = self._split(piece).reshape(outer, -1, self.form.extents.inner, self.parts)
+        view = self._split(piece).reshape(outer, -1, self.inner, self.parts)
         view = view[:, ::-1] if self.form.reverse else view
         return view.swapaxes(0, 1).reshape(view.shape[1], -1)
 
     def index_in_memory(self, row: int, column: int, n: int) -> int:
         """Return the index in memory of an element of ``in_scan_order`` [n, columns]."""
-        i, rest = divmod(column // self.parts, self.form.extents.inner)
-        return (
-            i * n + (n - 1 - row if self.form.reverse else row)
-        ) * self.form.extents.inner + rest
+        i, rest = divmod(column // self.parts, self.inner)
+        return (i * n + (n - 1 - row if self.form.reverse else row)) * self.inner + rest
 
     def skip(self, piece: NDArray[Any], outer: int) -> None:
         """Advance over a piece without returning its scan."""

@@ -145,13 +145,13 @@ def perform(
         )
         with agreed(comm):
             drafts = files.enter_context(_drafts(paths)) if comm.rank == 0 else (None, None)
+            plan = plan.divide(source, target, comm, has_state=job.state is not None)
             put = files.enter_context(target.writing())
         with _startup(job, plan, source, put, backend):
             bound = binding.bind(comm, backend, warn, job.run.threads)
         with agreed(comm) as same:
-            gpu = bound.memory.current_gpu()
-            if gpu is not None:
-                plan = plan.by(options, gpu, comm.size)
+            if bound.memory.current_gpu() is not None:
+                plan = plan.by(options, bound.memory.current_gpu(), comm.size)
             state = restart.load_state(job, scan, plan)
             same["the state"] = state.digest()
             budget = _budget(job, plan, bound, (source, marks), parallel=put.parallel)
@@ -334,15 +334,7 @@ def _check(
     if comm.rank == 0:
         show("check", 0, 0)
     with shard.timeline("check"):
-        check.check(
-            comm,
-            shard.plan,
-            source,
-            target,
-            state=state.value,
-            links=shard.links,
-            window=shard.budget.window,
-        )
+        check.check(comm, shard, source, target, state=state)
 
 
 def _budget(
@@ -371,9 +363,11 @@ def _budget(
         free_device=bound.memory.available() // bound.sharing,
         windows=source.needs_window(flattened=flattened)
         + (marks is not None and marks.needs_window(flattened=True)),
+        fewest=plan.fewest,
+        whole=plan.whole,
     )
     # Running values of many columns need memory, too.
-    chunk = max(1, budget.chunk // _DIGITS)
+    chunk = max(plan.fewest if plan.whole else 1, budget.chunk // _DIGITS)
     narrow = isinstance(plan.op, DigitSum) and plan.form.extents.inner > chunk
     return budget._replace(chunk=chunk) if narrow else budget
 
@@ -450,7 +444,11 @@ def _startup(
 ) -> Iterator[None]:
     """Let other threads work while the GPU starts, if there may be one."""
     # A look at the driver's files takes no time, unlike CUDA's answer.
-    if backend == "cpu" or not any(Path(driver).exists() for driver in _DRIVERS):
+    if (
+        backend == "cpu"
+        or plan.tiles is not None
+        or not any(Path(driver).exists() for driver in _DRIVERS)
+    ):
         yield
         return
     threads = min(_threads(job, launcher.local_ranks(), gpu=True), WRITERS)

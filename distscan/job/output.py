@@ -6,11 +6,13 @@ process, the file was left by a job that was killed. The part files of ``--resum
 have names that the next job can find. So others can predict these names: see ``_open_part``.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
 import platform
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +33,9 @@ from .formats.interface import (
 )
 
 _ATTEMPTS = 10
+_renameat2 = ctypes.CDLL(None).renameat2  # Python has none
+_renameat2.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
 
 
 def check(path: Path, *, force: bool) -> Path:
@@ -46,9 +51,9 @@ def check(path: Path, *, force: bool) -> Path:
         if not path.parent.is_dir():
             raise OutputError(f"there is no directory {path.parent}")
         mode = _mode(path)
-    if mode is not None and stat.S_ISDIR(mode):
+    if mode is not None and stat.S_ISDIR(mode) and not formats.is_store(path):
         raise OutputError(f"{path} is a directory; name a file with -o")
-    if mode is not None and not stat.S_ISREG(mode):
+    if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OutputError(f"{path} is not a regular file, and is not replaced")
     if mode is not None and not force:
         raise OutputError(f"{path} exists; {option('force')} replaces it")
@@ -266,7 +271,7 @@ def _publish(part: Path, path: Path, *, force: bool) -> None:
         if force:
             with suppress(FileNotFoundError):
                 _hand_on(path.stat(), part)
-            part.replace(path)
+            _replace(part, path)
         else:
             try:
                 path.hardlink_to(part)
@@ -282,13 +287,32 @@ def _publish(part: Path, path: Path, *, force: bool) -> None:
         _sync_folder(path.parent)
 
 
+def _replace(part: Path, path: Path) -> None:
+    """Rename a complete file or folder to a path, in place of what is there."""
+    if not part.is_dir() or not os.path.lexists(path):
+        part.replace(path)
+        return
+    # A folder that is there cannot be replaced by a rename. It is removed as the part file is.
+    if _renameat2(_HERE, os.fsencode(part), _HERE, os.fsencode(path), _EXCHANGE) == 0:
+        return
+    old = path.with_name(f"{_prefix(path)}{os.getpid()}-{os.urandom(4).hex()}.part")
+    path.rename(old)  # without exchanges, as on NFS, there is no file of this name for a moment
+    part.rename(path)
+    old.rename(part)
+
+
 def remove(part: Path) -> None:
     """Remove a part file, and what is beside it; errors are ignored: they must hide no fault."""
+    _delete(whole_of(part))
     with suppress(OSError):
-        whole_of(part).unlink(missing_ok=True)
-    remove_journals(part)
+        remove_journals(part)
+    _delete(part)
+
+
+def _delete(path: Path) -> None:
+    """Delete a file or a folder, if it is there and can be deleted."""
     with suppress(OSError):
-        part.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def discard(path: Path) -> None:

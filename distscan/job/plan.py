@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
+from numpy.typing import NDArray
 
 from ..core.dtypes import Types
 from ..core.form import Extents, Form, bounds, chunks
@@ -16,7 +17,7 @@ from ..fsum.request import FsumRequest
 from ..fsum.window import Window
 from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
-from .formats.interface import READERS, WINDOW, WRITERS, Source, option
+from .formats.interface import READERS, WINDOW, WRITERS, Box, Source, option
 
 MIB = 1 << 20
 
@@ -39,9 +40,13 @@ class JobPlan(NamedTuple):
     goes_on: bool  # whether the scan goes on from chunk to chunk
     across: bool  # whether ranks exchange totals
     shape: tuple[int, ...]  # of the whole result
+    axis: int  # the scanned one of these
     fortran: bool  # whether the result is in Fortran order
     row: tuple[int, ...]  # the shape of a row of the scan; () if the source is flattened
     start: int  # the index of this rank's first element, as the source is read
+    grain: int = 1  # chunks of a source of one axis begin at multiples of it
+    whole: bool = False  # whether all chunks have whole tiles, because they are written
+    tiles: "Tiles | None" = None  # those of this rank, if it reads and writes boxes
 
     @classmethod
     def of(cls, scan: ScanOptions, run: RunOptions, source: Source, comm: Comm) -> "JobPlan":
@@ -52,8 +57,7 @@ class JobPlan(NamedTuple):
         if fortran:
             shape = shape[::-1]
             axis = len(shape) - 1 - normalize_axis_index(axis or 0, len(shape))
-        grain = max(1, source.grain // math.prod(shape[1:])) if source.n else 1
-        low, high = bounds(shape[0], comm.size, comm.rank, grain)
+        low, high = bounds(shape[0], comm.size, comm.rank)
         shard = (high - low, *shape[1:])
         if source.n == 0:  # there is nothing to scan, whatever the number of rows or columns
             shard = tuple(min(length, 1) for length in shard)
@@ -66,10 +70,57 @@ class JobPlan(NamedTuple):
             goes_on=extents.goes_on,
             across=across,
             shape=result,
+            axis=normalize_axis_index(scan.axis or 0, len(result)) if rows else 0,
             fortran=fortran,
             row=shape[1:],
             start=low * math.prod(shape[1:]),
         )
+
+    def divide(self, source: Source, target: Source, comm: Comm, *, has_state: bool) -> "JobPlan":
+        """Return the plan of a rank that reads whole tiles of the source, and writes whole ones.
+
+        To decompress a tile on two ranks costs twice the time. Two writers of one tile would lose
+        data. So shards begin where tiles do. Of an array of several axes, each rank scans some
+        columns of tiles, and waits for no other rank. If there are too few of them, or with a
+        state, it scans some rows of tiles, in all columns.
+        """
+        tile = target.tile or source.tile
+        if not tile or math.prod(self.shape) == 0:
+            return self
+        if len(self.shape) > 1:
+            tiles = Tiles.of(self.shape, tile, self.axis)
+            by_rows = has_state or tiles.columns[1] < comm.size
+            tiles = tiles.of_rank(comm, by_rows=by_rows, whole=bool(target.tile))
+            across = by_rows and comm.size > 1
+            return self._replace(
+                form=self.form._replace(extents=tiles.extents),
+                across=across,
+                goes_on=self.goes_on or across,
+                whole=bool(target.tile),
+                tiles=tiles,
+            )
+        grain = math.prod((tile[0], *source.shape[1:])) if len(tile) > 1 else tile[0]
+        low, high = bounds(self.shape[0], comm.size, comm.rank, grain, whole=bool(target.tile))
+        return self._replace(
+            form=self.form._replace(extents=Extents.of((high - low,), None)),
+            start=low,
+            grain=tile[0] if len(tile) == 1 else 1,
+            whole=bool(target.tile),
+        )
+
+    @property
+    def fewest(self) -> int:
+        """The fewest elements of a chunk that has whole tiles."""
+        return self.grain if self.tiles is None else math.prod(self.tiles.tile)
+
+    def blocks(self, most: int) -> "list[Block]":
+        """Return the blocks of this rank's shard whose chunks have at most ``most`` elements."""
+        assert most >= self.fewest or not self.whole, "a part of a tile would be written"
+        reverse = self.form.reverse
+        if self.tiles is not None:
+            return self.tiles.blocks(most, goes_on=self.goes_on, reverse=reverse)
+        grain = self.grain if most >= self.grain else 1  # there is no memory for it
+        return cut(self.form.extents, most - most % grain, goes_on=self.goes_on, reverse=reverse)
 
     def by(self, scan: ScanOptions, gpu: int | None, ranks: int) -> "JobPlan":
         """Return the same plan by the operator of ``scan``, and on a GPU."""
@@ -180,6 +231,7 @@ class Chunk(NamedTuple):
     pitch: int
     begins: bool  # whether scans of this rank begin with it, else it goes on from the one before
     whole: bool  # whether it is independent of all other chunks
+    box: Box | None = None  # its place in the array, if the job reads and writes boxes
 
     @property
     def size(self) -> int:
@@ -264,6 +316,11 @@ class Block:
         """Return the number of chunks."""
         return sum(1 for _ in self)
 
+    @property
+    def columns(self) -> slice | NDArray[np.intp]:
+        """The indices of its columns in a row of the array."""
+        return slice(self.column, self.column + self.width)
+
     def _cuts(self, length: int) -> Iterator[tuple[int, int]]:
         """Yield the first and the last row of each chunk, in the order of the scan."""
         n = self.extents.length
@@ -272,6 +329,148 @@ class Block:
             return
         for low in range((n - 1) // length * length, -1, -length):
             yield low, min(low + length, n)
+
+
+# ---- tiles: boxes that are stored, and perhaps compressed, each for itself -------------------
+
+
+class Tiles(NamedTuple):
+    """The tiles of an array that a rank scans: rows of them, along the scanned axis, and columns.
+
+    ::
+
+        axis 0, scanned   +----+----+----+
+              |           |  0 |  1 |  2 |   columns of tiles are counted along the other axes
+              v           +----+----+----+
+                          |    |    |    |
+                          +----+----+----+
+    """
+
+    shape: tuple[int, ...]  # of the array
+    tile: tuple[int, ...]  # the shape of a tile
+    axis: int  # the scanned one
+    rows: tuple[int, int]  # first and last index along that axis
+    columns: tuple[int, int]  # first and last column of tiles
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], tile: tuple[int, ...], axis: int) -> "Tiles":
+        """Return all tiles of an array.
+
+        >>> Tiles.of((10, 7), (4, 3), axis=0).columns
+        (0, 3)
+        """
+        tile = tuple(map(min, tile, shape))
+        tiles = cls(shape, tile, axis, (0, shape[axis]), (0, 0))
+        return tiles._replace(columns=(0, math.prod(tiles._grid)))
+
+    def of_rank(self, comm: Comm, *, by_rows: bool, whole: bool) -> "Tiles":
+        """Return those of a rank; ``whole`` keeps all tiles whole, if some ranks then have none."""
+        if by_rows:
+            n, tile = self.shape[self.axis], self.tile[self.axis]
+            return self._replace(rows=bounds(n, comm.size, comm.rank, tile, whole=whole))
+        return self._replace(columns=bounds(self.columns[1], comm.size, comm.rank))
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        """The axes that are not scanned."""
+        return tuple(axis for axis in range(len(self.shape)) if axis != self.axis)
+
+    @property
+    def _grid(self) -> tuple[int, ...]:
+        """The numbers of tiles along these."""
+        return tuple(-(-self.shape[i] // self.tile[i]) for i in self._others)
+
+    @property
+    def extents(self) -> Extents:
+        """The tiles as a shard [rows, columns]."""
+        width = sum(math.prod(high - low for low, high in box) for box in self._boxes(1))
+        return Extents.of((self.rows[1] - self.rows[0], width), 0)
+
+    def blocks(self, most: int, *, goes_on: bool, reverse: bool) -> list["Block"]:
+        """Return blocks of columns of tiles, whose chunks have at most ``most`` elements.
+
+        Chunks have whole tiles, unless a tile has more elements.
+        """
+        size, column, blocks = math.prod(self.tile), 0, list[Block]()
+        for columns in self._boxes(max(1, most // size)):
+            for box in _halves(columns, most):
+                block = BoxBlock(self, box, most, column, goes_on=goes_on, reverse=reverse)
+                column += block.width
+                blocks.append(block)
+        return blocks
+
+    def _boxes(self, most: int) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Yield the bounds, along the other axes, of up to ``most`` columns of tiles that touch."""
+        grid, (number, end) = self._grid, self.columns
+        while number < end:
+            *before, last = np.unravel_index(number, grid)
+            count = min(most, end - number, grid[-1] - int(last))
+            starts = [(int(i), int(i) + 1) for i in before] + [(int(last), int(last) + count)]
+            yield tuple(
+                (low * self.tile[i], min(high * self.tile[i], self.shape[i]))
+                for i, (low, high) in zip(self._others, starts, strict=True)
+            )
+            number += count
+
+
+def _halves(
+    bounds: tuple[tuple[int, int], ...], most: int
+) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Halve a box along its axes, the first one first, until its parts have ``most`` elements."""
+    lengths = [high - low for low, high in bounds]
+    if math.prod(lengths) <= most:
+        yield bounds
+        return
+    i = next(i for i, length in enumerate(lengths) if length > 1)
+    low, high = bounds[i]
+    middle = (low + high) // 2
+    for part in ((low, middle), (middle, high)):
+        yield from _halves((*bounds[:i], part, *bounds[i + 1 :]), most)
+
+
+class BoxBlock(Block):
+    """Columns of a shard that are a box; its chunks are boxes, too."""
+
+    def __init__(
+        self,
+        tiles: Tiles,
+        bounds: tuple[tuple[int, int], ...],
+        most: int,
+        column: int,
+        *,
+        goes_on: bool,
+        reverse: bool,
+    ) -> None:
+        """``bounds`` are those of the columns, along the axes that are not scanned."""
+        self._tiles, self._bounds = tiles, bounds
+        width = math.prod(high - low for low, high in bounds)
+        extents = Extents.of((tiles.rows[1] - tiles.rows[0], width), 0)
+        super().__init__(extents, most, column, width, goes_on=goes_on, reverse=reverse)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        n, axis, first = self.extents.length, self._tiles.axis, self._tiles.rows[0]
+        height = self._tiles.tile[axis]
+        length = self.most // self.width
+        length -= length % height if length >= height else 0
+        for low, high in self._cuts(length):
+            rows = (first + low, first + high)
+            yield Chunk(
+                low * self.width,
+                1,
+                high - low,
+                self.width,
+                self.width,
+                high == n if self.reverse else low == 0,
+                length >= n and not self.goes_on,
+                Box((*self._bounds[:axis], rows, *self._bounds[axis:]), axis),
+            )
+
+    @property
+    def columns(self) -> slice | NDArray[np.intp]:
+        """The indices of its columns in a row of the array."""
+        shape = [self._tiles.shape[i] for i in self._tiles._others]
+        box = tuple(slice(low, high) for low, high in self._bounds)
+        return np.arange(math.prod(shape)).reshape(shape)[box].ravel()
 
 
 # ---- memory: the size and the number of chunks, and whether shards stay on devices ----------
@@ -326,6 +525,8 @@ def decide_budget(
     free_host: int,
     free_device: int,
     windows: int = 0,
+    fewest: int = 1,
+    whole: bool = False,
 ) -> Budget:
     """Decide the memory of a rank.
 
@@ -336,6 +537,8 @@ def decide_budget(
     ``limit`` is the caller's, in bytes, for the host and for the GPU each. ``free_host`` and
     ``free_device`` are this rank's shares of what is free.
     ``windows`` is the number of sources that keep what they have read or unpacked.
+    ``fewest`` is the number of elements of a tile, which chunks should have; if they must, because
+    tiles are ``whole``, ValueError is raised if there is no memory for one.
     """
     host = free_host // 2 if limit is None else min(limit, free_host)
     window = 0
@@ -360,6 +563,17 @@ def decide_budget(
     else:
         chunk = min(nbytes // large, host // (most * item))
     chunk = max(1, chunk)
+    if chunk < fewest:  # as many tiles at a time as there is memory for
+        tiles = min(slots, device // (fewest * item))
+        lanes = host // (fewest * large) if gpu else tiles
+        if tiles > 0 and lanes > 0:
+            chunk, slots = fewest, tiles
+            readers, writers = min(readers, lanes // 2), min(writers, lanes // 2)
+        elif whole:
+            raise ValueError(
+                f"{option('memory', argument='')}: a tile of the file, with its result, takes "
+                f"{fewest * item} bytes of each rank, and there are {min(host, device)}"
+            )
     if size <= chunk:  # one chunk has nothing that could overlap
         readers, writers, slots = 0, 0, 1
     resident = size * (element + mark) + (0 if in_place else slots * chunk * result)

@@ -57,7 +57,7 @@ class State(NamedTuple):
         """Return the value and the edges before a block, as ``Carry.start`` takes them."""
         value = self.value
         if value is not None and value.ndim > 0:
-            value = value[block.column : block.column + block.width]
+            value = value[block.columns]
             if block.width == 1:  # a column is scanned as an array of one axis
                 value = value.reshape(())
         return value, None if self.key is None else Edges(self.key, self.key)

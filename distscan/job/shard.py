@@ -28,8 +28,8 @@ from ..core.operators import Operator
 from ..core.steps import Edges, Pending, Strategy
 from ..cpu import threads
 from ..engine.shard_scan import ShardScan
-from .formats.interface import Put, Source
-from .plan import Block, Budget, Chunk, JobPlan, cut
+from .formats.interface import Put, Source, fill_box, put_box
+from .plan import Block, Budget, Chunk, JobPlan
 from .report import Timeline
 
 T = TypeVar("T")
@@ -334,8 +334,8 @@ class Shard:
         self.digests, self._digests = digests, dict[Chunk, Digests]()
         self.plan, self.budget, self.timeline = plan, budget, timeline
         self._memory, self._source, self._marks, self._put = memory, source, marks, put
-        types, extents, reverse = plan.types, plan.form.extents, plan.form.reverse
-        self.blocks = cut(extents, budget.chunk, goes_on=plan.goes_on, reverse=reverse)
+        types, extents = plan.types, plan.form.extents
+        self.blocks = plan.blocks(budget.chunk)
         self._lanes, self._scans = threading.local(), dict[tuple[Extents, Strategy], ShardScan]()
         self._in_place = types.x == types.out
         self._largest = min(budget.chunk, extents.size)
@@ -387,6 +387,8 @@ class Shard:
     @property
     def links(self) -> int:
         """The most chunks that one scan goes through."""
+        if self.plan.tiles is not None:
+            return max(map(len, self.blocks))
         extents = self.plan.form.extents
         return -(-extents.length * extents.inner // self.budget.chunk)
 
@@ -503,7 +505,10 @@ class Shard:
         x = slot.x[: chunk.size]
         landing, nbytes = self._lane.landing(x), x.nbytes
         with self.timeline("read", nbytes):
-            self._runs(chunk, lambda low, high, at: self._fill(landing[low:high], at))
+            if chunk.box is not None:
+                fill_box(self._fill, self.plan.shape, landing, chunk.box)
+            else:
+                self._runs(chunk, lambda low, high, at: self._fill(landing[low:high], at))
             self._digest(chunk, landing, first=True)
         if self.plan.gpu is not None:
             with self.timeline("copy_in", nbytes):
@@ -530,7 +535,10 @@ class Shard:
             with self.timeline("copy_out", out.nbytes):
                 host = self._lane.download(out)
         with self.timeline("write", out.nbytes):
-            self._runs(chunk, lambda low, high, at: self._put(host[low:high], at))
+            if chunk.box is not None:
+                put_box(self._put, self.plan.shape, host, chunk.box)
+            else:
+                self._runs(chunk, lambda low, high, at: self._put(host[low:high], at))
 
     def _runs(self, chunk: Chunk, move: Callable[[int, int, int], None]) -> None:
         """Call ``move`` for each run: (first and last in the chunk, index in the source)."""

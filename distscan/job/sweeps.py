@@ -9,6 +9,7 @@
     scan     each rank scans its shard, seeded with that total
 """
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
@@ -84,10 +85,18 @@ def sweep(comm: Comm, shard: Shard, show: Show, state: State, journal: Journal |
                 offset = exscan(comm, total)
             with agreed(comm), watched(comm, shard, "scan", block, show) as watch:
                 carries.append(sweeps.scan(offset, watch))
-    if not plan.goes_on or plan.form.extents.size == 0 or not carries:
+    extents = plan.form.extents
+    if not plan.goes_on or extents.size == 0 or not carries:
         return State()
-    values = [np.atleast_1d(carry.total()) for carry in carries]
-    value = np.concatenate(values) if plan.form.extents.inner > 1 else values[0].reshape(())
+    if extents.inner != math.prod(plan.row):  # other ranks have the other columns
+        return State()
+    value = np.atleast_1d(carries[-1].total())
+    if extents.inner > 1:
+        value = np.zeros(extents.inner, value.dtype)
+        for block, carry in zip(shard.blocks[-len(carries) :], carries, strict=True):
+            value[block.columns] = carry.total()
+    else:
+        value = value.reshape(())
     edges = carries[-1].edges
     return State(value, None if edges is None else edges.leaves)
 

@@ -278,25 +278,6 @@ def test_resumed(name, made, folder, comm, rng, monkeypatch):
     comm.Barrier()
 
 
-def test_a_chunk_is_read_by_one_rank(made, folder, comm, rng, monkeypatch):
-    """Shards begin where chunks do, as far as there are chunks for all ranks."""
-    x = rng.integers(-9, 9, (1000, 3))
-    given = made("x.h5", dataset(chunks=(64, 2), compression="gzip"), x)
-    starts, real = [], plan.JobPlan.of
-
-    def note(*arguments):
-        made = real(*arguments)
-        starts.append(made.start)
-        return made
-
-    monkeypatch.setattr(plan.JobPlan, "of", note)
-    for axis in (0, None, 1):
-        scan_file(given, folder / "y.npy", axis=axis, backend="cpu", force=True, check=True)
-    assert [start % (64 * 3) for start in starts] == [0, 0, 0]
-    assert (starts[0] > 0) == (comm.rank > 0)
-    comm.Barrier()
-
-
 # ---- what is refused -----------------------------------------------------------------------------
 
 

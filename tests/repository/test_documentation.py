@@ -102,6 +102,9 @@ def test_example(name, run_example, comm, folder):
     if name == "rain.py":
         pytest.importorskip("h5netcdf", reason="rain.py needs h5netcdf")
         pytest.importorskip("xarray", reason="rain.py needs xarray")
+    if name == "degree_days.py":
+        pytest.importorskip("zarr", reason="degree_days.py needs zarr")
+        pytest.importorskip("xarray", reason="degree_days.py needs xarray")
     if name == "long_sequence.py":
         pytest.importorskip("torch", reason="long_sequence.py needs PyTorch")
     _, lines = run_example(name, str(folder))

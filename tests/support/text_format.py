@@ -20,7 +20,7 @@ class Text:
     n: int
     dtype = np.dtype("i8")
     fortran = False
-    grain = 1
+    tile = ()
 
     @property
     def shape(self):
@@ -49,6 +49,8 @@ class Text:
     def check_shared(self):
         if not self.path.exists():
             raise OutputError(f"{self.path} is not shared")
+
+    def finish(self, show): ...
 
     @contextmanager
     def writing(self):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import InputError
 from ...core.operators import Operator
-from . import files, hdf5, netcdf, npy, npz
+from . import files, hdf5, netcdf, npy, npz, zarr
 from .interface import NUMBERS, Fill, Format, Location, Source
 
 _FORMATS: dict[str, Format] = {
@@ -27,12 +27,18 @@ _FORMATS: dict[str, Format] = {
     ".npz": npz,
     **dict.fromkeys((".h5", ".hdf5"), hdf5),
     **dict.fromkeys((".nc", ".nc4"), netcdf),
+    ".zarr": zarr,
 }
 
 
 def of(path: Path) -> Format:
     """Return the format of a file; that of any other name is ``.npy``."""
     return _FORMATS.get(path.suffix.lower(), npy)
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a folder is a file of a format, which a job may replace."""
+    return of(path) is zarr and zarr.is_store(path)
 
 
 def scanned_name(name: str) -> str:
@@ -90,7 +96,7 @@ def inspect_segments(location: Location | None, source: Source) -> Source | None
 class JoinedFiles:
     """A ``Source`` of several files of one type, whose shapes differ in their first axis only."""
 
-    fortran, grain = False, 1
+    fortran, tile = False, ()
 
     def __init__(self, files: Sequence[Source]) -> None:
         self._files, first = files, files[0]

@@ -68,9 +68,9 @@ class File(NamedTuple):
         return math.prod(self.shape)
 
     @property
-    def grain(self) -> int:
-        """The number of elements that are best read by one rank."""
-        return 1
+    def tile(self) -> tuple[int, ...]:
+        """None: each element is stored for itself."""
+        return ()
 
     @property
     def end(self) -> int:
@@ -138,7 +138,7 @@ class Indirect(ABC):
     """
 
     def __init__(self, file: File) -> None:
-        self.file, self.grain = file, 1
+        self.file, self.tile = file, tuple[int, ...]()
         self.path, self.member, self.dtype, self.shape = (
             file.path,
             file.member,

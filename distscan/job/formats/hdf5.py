@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from ...core.errors import InputError, OutputError
 from . import files
 from .files import File, Indirect
-from .interface import NUMBERS, WINDOW, Fill, Layout, Location, Source, naming_input
+from .interface import NUMBERS, WINDOW, Fill, Layout, Location, Source, imported, naming_input
 
 #: Filters by their numbers, and what brings them.
 _FILTERS = MappingProxyType(
@@ -37,17 +36,6 @@ _FILTERS = MappingProxyType(
 #: Attributes that are of the file's structure.
 _STRUCTURE = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "DIMENSION_LABELS"}
 _DEFAULT = "/data"  # the name of an output whose input has none
-
-
-def imported(name: str, extra: str) -> Any:
-    """Import a package, which few jobs need; raise ``InputError`` if there is none."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise InputError(
-            f"{extra} needs {name}, which cannot be imported ({error}): "
-            f"pip install 'distscan[{extra}]'"
-        ) from error
 
 
 _h5py = partial(imported, "h5py", "hdf5")
@@ -217,8 +205,7 @@ class Dataset(Indirect):
     def __init__(self, file: File, chunks: tuple[int, ...] | None) -> None:
         super().__init__(file)
         self._chunks = chunks
-        if chunks:  # no chunk is decompressed by two ranks
-            self.grain = max(1, chunks[0] * math.prod(file.shape[1:]))
+        self.tile = chunks or ()
 
     def needs_window(self, *, flattened: bool) -> bool:
         """Return whether the library keeps chunks."""
@@ -242,18 +229,33 @@ class Dataset(Indirect):
         with opened(self.path, **cache) as file:
             dataset = find(file, self.path, self.member)
 
-            def fill(elements: NDArray[Any], low: int) -> None:
-                at = 0
-                for box in boxes(self.shape, low, low + elements.size):
-                    shape = tuple(part.stop - part.start for part in box)
-                    high = at + math.prod(shape)
-                    with explained(self.path):
-                        dataset.read_direct(elements[at:high].reshape(shape), box)
-                    at = high
-
-            yield fill
+            yield _Reader(self, dataset)
         assert self.file.stamp is not None
         files.check_unchanged(self.path, self.file.stamp)
+
+
+class _Reader:
+    """Fills arrays with the elements of a data set: a ``BoxFill``."""
+
+    def __init__(self, source: Dataset, dataset: Any) -> None:
+        self._source, self._dataset = source, dataset
+
+    def __call__(self, elements: NDArray[Any], low: int) -> None:
+        """Fill an array with the elements from number ``low`` on."""
+        at = 0
+        for box in boxes(self._source.shape, low, low + elements.size):
+            shape = tuple(part.stop - part.start for part in box)
+            high = at + math.prod(shape)
+            self.box(elements[at:high].reshape(shape), box)
+            at = high
+
+    def box(self, array: NDArray[Any], box: tuple[slice, ...]) -> None:
+        """Fill an array with those of a box."""
+        target = array if array.flags.c_contiguous else np.empty_like(array, order="C")
+        with explained(self._source.path):
+            self._dataset.read_direct(target, box)
+        if target is not array:
+            array[...] = target
 
 
 def boxes(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[slice, ...]]:

@@ -10,11 +10,13 @@ the file, and options as the caller writes them.
 """
 
 import errno
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -36,7 +38,18 @@ Fill = Callable[[NDArray[Any], int], None]
 Show = Callable[[str, int, int], None]
 
 #: ``FILE::PATH``: the suffixes of formats whose files hold several arrays.
-_OF_MEMBER = re.compile(r"(.+?\.(?:h5|hdf5|nc|nc4|npz))::(.*)", re.IGNORECASE | re.DOTALL)
+_OF_MEMBER = re.compile(r"(.+?\.(?:h5|hdf5|nc|nc4|npz|zarr))::(.*)", re.IGNORECASE | re.DOTALL)
+
+
+def imported(name: str, extra: str) -> Any:
+    """Import a package, which few jobs need; raise ``InputError`` if there is none."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"{extra} needs {name}, which cannot be imported ({error}): "
+            f"pip install 'distscan[{extra}]'"
+        ) from error
 
 
 class Location(NamedTuple):
@@ -79,8 +92,11 @@ class Source(Protocol):
         """The number of elements."""
 
     @property
-    def grain(self) -> int:
-        """The number of elements, one after the other, that are best read by one rank."""
+    def tile(self) -> tuple[int, ...]:
+        """The shape of the boxes that are stored each for itself; () if elements are.
+
+        If there are several axes, ``reading`` yields a ``BoxFill``, and ``writing`` a ``BoxPut``.
+        """
 
     @property
     def name(self) -> str:
@@ -122,6 +138,82 @@ class Put(Protocol):
         """Return when all elements that this node has written are on the disk."""
 
 
+class Box(NamedTuple):
+    """A box of an array, and how a scan has it in memory: the scanned axis first."""
+
+    bounds: tuple[tuple[int, int], ...]  # first and last index along each axis
+    axis: int  # the scanned one
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The box as an index of the array."""
+        return tuple(slice(low, high) for low, high in self.bounds)
+
+    def view(self, elements: NDArray[Any]) -> NDArray[Any]:
+        """Return elements [rows, columns] as a view with the axes of the array.
+
+        >>> Box(((0, 2), (5, 8)), axis=1).view(np.arange(6))
+        array([[0, 2, 4],
+               [1, 3, 5]])
+        """
+        lengths = [high - low for low, high in self.bounds]
+        rows = lengths.pop(self.axis)
+        return np.moveaxis(elements.reshape(rows, *lengths), 0, self.axis)
+
+    def element(self, number: int, shape: tuple[int, ...]) -> int:
+        """Return the index, in an array of such a shape, of an element of [rows, columns].
+
+        >>> Box(((0, 2), (5, 8)), axis=0).element(3, (2, 10))
+        15
+        """
+        lengths = [high - low for low, high in self.bounds]
+        rows = lengths.pop(self.axis)
+        inside = list(np.unravel_index(number, (rows, *lengths)))
+        inside.insert(self.axis, inside.pop(0))
+        place = [low + int(i) for (low, _), i in zip(self.bounds, inside, strict=True)]
+        return int(np.ravel_multi_index(place, shape))
+
+    def runs(self, shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+        """Yield the runs of neighbours of an array of such a shape: as ``Chunk.runs``.
+
+        >>> list(Box(((0, 2), (5, 8)), axis=0).runs((2, 10)))
+        [(5, 0, 3), (15, 3, 6)]
+        """
+        lengths, last = [high - low for low, high in self.bounds], len(shape) - 1
+        while last > 0 and lengths[last] == shape[last]:
+            last -= 1
+        run = math.prod(lengths[last:])
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        first = sum(low * stride for (low, _), stride in zip(self.bounds, strides, strict=True))
+        for number, index in enumerate(np.ndindex(*lengths[:last])):
+            at = first + sum(i * stride for i, stride in zip(index, strides, strict=False))
+            yield at, number * run, (number + 1) * run
+
+
+class BoxFill(Protocol):
+    """A ``Fill`` that fills boxes, too."""
+
+    def __call__(self, elements: NDArray[Any], low: int, /) -> None:
+        """Fill a contiguous array with the elements from number ``low`` on."""
+
+    def box(self, array: NDArray[Any], box: tuple[slice, ...]) -> None:
+        """Fill an array, which need not be contiguous, with those of a box."""
+
+
+def fill_box(fill: Fill, shape: tuple[int, ...], elements: NDArray[Any], box: Box) -> None:
+    """Fill elements [rows, columns] with those of a box of an array of such a shape."""
+    if hasattr(fill, "box"):
+        fill.box(box.view(elements), box.slices)
+        return
+    view = box.view(elements)
+    array = view if view.flags.c_contiguous else np.empty_like(view, order="C")
+    flat = array.reshape(-1)
+    for index, low, high in box.runs(shape):
+        fill(flat[low:high], index)
+    if array is not view:
+        view[...] = array
+
+
 class Target(Source, Protocol):
     """The file that the ranks of a job write, under a temporary name; it can be pickled.
 
@@ -143,6 +235,24 @@ class Target(Source, Protocol):
 
         ``show`` is called with the progress: "encode", bytes of elements done, all their bytes.
         """
+
+
+class BoxPut(Put, Protocol):
+    """A ``Put`` that writes boxes, too."""
+
+    def box(self, array: NDArray[Any], box: tuple[slice, ...]) -> None:
+        """Write a box of the array, which is a view of elements in any order."""
+
+
+def put_box(put: Put, shape: tuple[int, ...], elements: NDArray[Any], box: Box) -> None:
+    """Write elements [rows, columns] at the places of a box of an array of such a shape."""
+    view = box.view(elements)
+    if hasattr(put, "box"):
+        put.box(view, box.slices)
+        return
+    flat = np.ascontiguousarray(view).reshape(-1)
+    for index, low, high in box.runs(shape):
+        put(flat[low:high], index)
 
 
 class Layout(NamedTuple):

@@ -11,28 +11,16 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...core.errors import InputError, OutputError
-from . import hdf5
-from .files import File, Indirect, opened
-from .interface import NUMBERS, WINDOW, Fill, Layout, Source
+from . import conventions, hdf5
+from .files import File, opened
+from .interface import NUMBERS, Layout, Source, imported
 
 #: The number types of NetCDF.
 _TYPES = {"f4", "f8", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8))}
-#: Attributes that do not hold of the scan of a variable.
-_OF_VALUES = {
-    "_FillValue",
-    "missing_value",
-    "valid_range",
-    "valid_min",
-    "valid_max",
-    "actual_range",
-}
 
 
-_h5netcdf = partial(hdf5.imported, "h5netcdf", "netcdf")
+_h5netcdf = partial(imported, "h5netcdf", "netcdf")
 
 
 # ---- input -----------------------------------------------------------------------------------
@@ -46,48 +34,7 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     source: Any = hdf5.inspect(path, kinds, member)
     with hdf5.opened(path) as file, hdf5.explained(path):
         attributes = dict(file[source.member].attrs)
-    for name, plain in (("scale_factor", 1), ("add_offset", 0)):
-        if np.any(attributes.get(name, plain) != plain):
-            raise InputError(f"{source.name} is packed, by its {name}: unpack it first")
-    if attributes.get("_Unsigned") in {"true", b"true"}:
-        raise InputError(f"{source.name} has numbers without a sign, by its _Unsigned: convert it")
-    missing = [
-        np.asarray(attributes[name]).astype(source.dtype).ravel()
-        for name in ("_FillValue", "missing_value")
-        if name in attributes and source.dtype.kind in NUMBERS
-    ]
-    values = np.unique(np.concatenate(missing)) if missing else np.empty(0)
-    values = values[~np.isnan(values)]  # NaN is one, as in NumPy
-    return Variable(source, values.tolist()) if values.size else source
-
-
-class Variable(Indirect):
-    """A variable without values that mean that there is none."""
-
-    def __init__(self, source: Any, missing: list[Any]) -> None:
-        super().__init__(source if isinstance(source, File) else source.file)
-        self._source, self._missing, self.grain = source, missing, source.grain
-
-    def needs_window(self, *, flattened: bool) -> bool:
-        """Return whether the data set needs one."""
-        return bool(self._source.needs_window(flattened=flattened))
-
-    @contextmanager
-    def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[Fill]:
-        """Open the file, and yield a function that fills arrays, and refuses missing values."""
-        with self._source.reading(flattened=flattened, window=window) as fill:
-
-            def checked(elements: NDArray[Any], low: int) -> None:
-                fill(elements, low)
-                for value in self._missing:
-                    if (elements == value).any():
-                        at = low + int((elements == value).argmax())
-                        raise InputError(
-                            f"{self.name} has no value at element {at}, but {value}, its "
-                            "_FillValue or missing_value: fill it first"
-                        )
-
-            yield checked
+    return conventions.check(source, attributes)
 
 
 # ---- output ----------------------------------------------------------------------------------
@@ -148,8 +95,7 @@ def _copy_coordinates(source: Any, x: Any, file: Any) -> None:
 
 def _coordinates(source: Any, x: Any) -> Iterator[tuple[str, Any]]:
     """Yield the coordinates of a variable, of its group or of one around it, and their bounds."""
-    text = " ".join(str(x.attrs.get(name, "")) for name in ("coordinates", "grid_mapping"))
-    wanted = [*x.dimensions, *text.replace(":", " ").split()]
+    wanted = conventions.coordinate_names(x.dimensions, x.attrs)
     groups = [str(group) for group in PurePosixPath(x.name).parents]
     for name in wanted:
         for group in groups:
@@ -163,7 +109,7 @@ def _coordinates(source: Any, x: Any) -> Iterator[tuple[str, Any]]:
                 break
 
 
-def _copy_attributes(source: Any, target: Any, beside: set[str] = _OF_VALUES) -> None:
+def _copy_attributes(source: Any, target: Any, beside: set[str] = conventions.OF_VALUES) -> None:
     for name, value in source.attrs.items():
         if name not in beside and name not in target.attrs:
             target.attrs[name] = value

@@ -1,0 +1,462 @@
+"""The format Zarr, versions 2 and 3, an ``interface.Format``; zarr is imported where it is used.
+
+A store is a folder, and a chunk of an array is a file. Each chunk is decompressed, and written, by
+one rank: see ``plan.Tiles``. Of an array with shards, this holds of shards when they are written.
+"""
+
+import ctypes
+import math
+import os
+import shutil
+import threading
+import warnings
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import InputError, OutputError
+from ...core.fingerprint import digest
+from . import conventions, files
+from .files import File, Indirect, Stamp
+from .interface import (
+    NUMBERS,
+    WINDOW,
+    BoxFill,
+    BoxPut,
+    Layout,
+    Location,
+    Show,
+    Source,
+    imported,
+    naming_input,
+    naming_output,
+    whole_of,
+)
+
+_zarr = partial(imported, "zarr", "zarr")
+#: The metadata of a group or an array, one of which is in its folder.
+_METADATA = ("zarr.json", ".zarray", ".zgroup")
+_DIMENSIONS = "_ARRAY_DIMENSIONS"  # the attribute of version 2 with the names of dimensions
+_CHUNK = 8 << 20  # bytes of a chunk of a new array
+_syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+
+
+# ---- input -----------------------------------------------------------------------------------
+
+
+def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
+    """Find an array of a store, and check it; without a name, it is the only one."""
+    with naming_input(path):
+        path.stat()
+    if not is_store(path):
+        raise InputError(f"{path} is no Zarr store: it has no {', '.join(_METADATA)}")
+    with _explained(path):
+        node = _zarr().open(store=str(path), mode="r")
+        if not hasattr(node, "shape"):
+            member = member or _only_name(node, path)
+        name = str(Location(path, member))
+        array = _find(node, member, name)
+        dtype, shape, attributes = array.dtype, array.shape, _attributes(array)
+        if dtype.hasobject or dtype.kind not in f"{NUMBERS}VSU":
+            raise InputError(f"{name} holds {dtype}; a scan takes numbers")
+        tile = tuple(array.chunks)
+    stamp = _stamp_of(path / array.path)
+    found = File(path, dtype, shape, 0, stamp, member=array.path)
+    files.check(found, kinds)
+    return conventions.check(Array(found, tile), attributes)
+
+
+def _attributes(array: Any) -> dict[str, Any]:
+    """Return the attributes of an array, with its missing value as xarray has it.
+
+    In version 3, that of floats is the text of 8 bytes. In version 2, it is the value of chunks
+    that are not stored, if dimensions have names; 0 is what zarr chooses for all arrays.
+    """
+    attributes: dict[str, Any] = array.attrs.asdict()
+    value = attributes.get("_FillValue")
+    if isinstance(value, str) and array.dtype.kind == "f":
+        with suppress(ValueError):
+            attributes["_FillValue"] = np.frombuffer(b64decode(value), "<f8")[0]
+    if array.metadata.zarr_format == 2 and _DIMENSIONS in attributes and array.fill_value:
+        attributes.setdefault("_FillValue", array.fill_value)
+    return attributes
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a folder holds a Zarr array or group."""
+    return any((path / name).is_file() for name in _METADATA)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn the errors of the library, and of its codecs, into an ``InputError``."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what other versions of the library may read
+            yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(f"cannot read {path}: {type(error).__name__}: {error}") from None
+
+
+def _find(node: Any, member: str, name: str) -> Any:
+    """Return the array of a name; raise ``InputError`` if there is none."""
+    if hasattr(node, "shape"):
+        if member:
+            raise InputError(f"there is no {name}: the store is one array")
+        return node
+    try:
+        found = node[member]
+    except KeyError:
+        known = [f"/{each}" for each, _ in _arrays(node)]
+        listed = ", ".join(known[:8]) + ", ..." * (len(known) > 8)
+        raise InputError(f"there is no {name}; arrays: {listed or 'none'}") from None
+    if not hasattr(found, "shape"):
+        raise InputError(f"{name} is a group, and no array")
+    return found
+
+
+def _arrays(group: Any) -> list[tuple[str, Any]]:
+    """Return all arrays of a store, with their names."""
+    members = sorted(group.members(max_depth=None), key=lambda member: member[0])
+    return [(name, each) for name, each in members if hasattr(each, "shape")]
+
+
+def _only_name(group: Any, path: Path) -> str:
+    arrays = _arrays(group)
+    coordinates = {name for _, each in arrays for name in _coordinate_names(each)}
+    known = [name for name, _ in arrays if PurePosixPath(name).name not in coordinates]
+    if len(known) != 1:
+        shown = ", ".join(known[:8]) + ", ..." * (len(known) > 8)
+        raise InputError(
+            f"{path} has the arrays {shown}: name one, such as {Location(path, known[0])}"
+            if known
+            else f"{path} has no array"
+        )
+    return known[0]
+
+
+def _dimensions(array: Any) -> tuple[str, ...]:
+    names = getattr(array.metadata, "dimension_names", None) or array.attrs.get(_DIMENSIONS, ())
+    return tuple(str(name) for name in names)
+
+
+def _coordinate_names(array: Any) -> list[str]:
+    return conventions.coordinate_names(_dimensions(array), array.attrs)
+
+
+def _stamp_of(folder: Path) -> Stamp:
+    """Return the stamp of an array: of its metadata, and of the sizes and times of all files."""
+    size = latest = 0
+    with naming_input(folder):
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                status = os.stat(os.path.join(parent, name))
+                size, latest = size + status.st_size, max(latest, status.st_mtime_ns)
+        texts = [(folder / name).read_bytes() for name in _METADATA if (folder / name).is_file()]
+    return Stamp(size, f"{digest(b''.join(texts)):016x}", latest)
+
+
+class Array(Indirect):
+    """An array of a store."""
+
+    def __init__(self, file: File, tile: tuple[int, ...]) -> None:
+        super().__init__(file)
+        self.tile = tile
+
+    def needs_window(self, *, flattened: bool) -> bool:
+        """Return whether elements are read in another order than that of the chunks."""
+        return flattened and len(self.shape) > 1
+
+    @contextmanager
+    def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
+        """Open the store, and yield a function that fills arrays."""
+        with _explained(self.path):
+            array = _zarr().open_array(store=str(self.path), path=self.member, mode="r")
+        yield _Reader(self.path, array, window or WINDOW)
+        stamp = self.file.stamp
+        if stamp is not None and _stamp_of(self.path / self.member) != stamp:
+            raise InputError(f"{self.path} was changed while it was read")
+
+
+class _Reader:
+    """Fills arrays with the elements of an array of a store: a ``BoxFill``.
+
+    Elements in order are neighbours in few of the chunks. So chunks are decompressed into a window,
+    which has whole rows of chunks, if there is memory for one.
+    """
+
+    def __init__(self, path: Path, array: Any, most: int) -> None:
+        self._path, self._array, self._lock = path, array, threading.Lock()
+        self._shape, self._axis, self._height = array.shape, 0, 1
+        room, tile = max(1, most // array.dtype.itemsize), array.chunks
+        for axis in range(len(self._shape)):
+            inner = math.prod(self._shape[axis + 1 :])
+            self._axis, self._height = axis, room // max(1, inner)
+            if self._height >= min(tile[axis], self._shape[axis]):
+                self._height -= self._height % tile[axis] if self._height > tile[axis] else 0
+                break
+        self._height = max(1, self._height)
+        self._first, self._window = 0, np.empty(0, array.dtype)
+
+    def __call__(self, elements: NDArray[Any], low: int) -> None:
+        """Fill an array with the elements from number ``low`` on."""
+        if len(self._shape) == 1:
+            self.box(elements, (slice(low, low + elements.size),))
+            return
+        at, high = low, low + elements.size
+        while at < high:
+            first, window = self._around(at)
+            stop = min(first + window.size, high)
+            elements[at - low : stop - low] = window[at - first : stop - first]
+            at = stop
+
+    def box(self, array: NDArray[Any], box: tuple[slice, ...]) -> None:
+        """Fill an array with those of a box."""
+        with _explained(self._path):
+            array[...] = self._array[box]
+
+    def _around(self, at: int) -> tuple[int, NDArray[Any]]:
+        """Return the window that has an element, and the number of its first element."""
+        with self._lock:
+            if not self._first <= at < self._first + self._window.size:
+                shape, axis = self._shape, self._axis
+                *before, row = np.unravel_index(at, shape)[: axis + 1] if shape else [0]
+                low = int(row) // self._height * self._height
+                box = [slice(int(i), int(i) + 1) for i in before]
+                if shape:
+                    box.append(slice(low, min(low + self._height, shape[axis])))
+                    box += [slice(0, length) for length in shape[axis + 1 :]]
+                with _explained(self._path):
+                    self._window = np.asarray(self._array[tuple(box)]).reshape(-1)
+                start = [part.start for part in box]
+                self._first = int(np.ravel_multi_index(start, shape)) if shape else 0
+            return self._first, self._window
+
+
+# ---- output ----------------------------------------------------------------------------------
+
+
+class Store(Indirect):
+    """A ``Target``: an array of a new store, which the ranks write side by side."""
+
+    def __init__(self, file: File, tile: tuple[int, ...]) -> None:
+        super().__init__(file)
+        self._folder, self.tile = whole_of(file.path), tile
+
+    @contextmanager
+    def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
+        """Open the store, and yield a function that fills arrays."""
+        with _explained(self._folder):
+            yield _Reader(self._folder, self._open("r"), window or WINDOW)
+
+    def _open(self, mode: str) -> Any:
+        return _zarr().open_array(store=str(self._folder), path=self.member, mode=mode)
+
+    def check_shared(self) -> None:
+        """Check that this rank sees the store of rank 0."""
+        try:
+            if self._open("r").shape == self.shape:
+                return
+            reason = "another store"
+        except (OSError, ValueError) as error:
+            reason = str(error)
+        raise OutputError(
+            f"{self.path.parent} is not as rank 0 sees it ({reason}); "
+            "put the output on a file system that all ranks share and may write"
+        )
+
+    @contextmanager
+    def writing(self) -> Iterator[BoxPut]:
+        """Open the store, and yield a writer of elements."""
+        yield _Writer(self.path, self._open("r+"))
+
+    def finish(self, show: Show) -> None:
+        """Consolidate the metadata of a group: programs then open one file for all arrays."""
+        if self.member:
+            _consolidate(self._folder)
+
+
+def _consolidate(folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is not in the specification of version 3 yet
+        _zarr().consolidate_metadata(str(folder))
+
+
+class _Writer:
+    """Writes elements that are whole chunks, or shards: a ``BoxPut``."""
+
+    parallel = True
+
+    def __init__(self, part: Path, array: Any) -> None:
+        self._part, self._array = part, array
+
+    def __call__(self, elements: NDArray[Any], index: int) -> None:
+        """Write elements of an array of one axis."""
+        box = (slice(index, index + elements.size),) if self._array.shape else ()
+        self.box(elements.reshape([-1] * len(box)), box)
+
+    def box(self, array: NDArray[Any], box: tuple[slice, ...]) -> None:
+        """Write a box of the array."""
+        with naming_output(self._part):
+            self._array[box] = array
+
+    def allocate(self, low: int, high: int, threads: int) -> None:
+        """Do nothing: files are created chunk by chunk."""
+
+    def sync(self) -> None:
+        """Return when all files of the file system are on the disk: the store has many."""
+        with naming_output(self._part):
+            opened = os.open(self._part, os.O_RDONLY)
+            try:
+                if _syncfs(opened):
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            finally:
+                os.close(opened)
+
+
+def create(path: Path, layout: Layout) -> Store:
+    """Make a store of one array, with what belongs to that of ``like``, in its chunks."""
+    if layout.fortran:
+        raise OutputError(f"{path}: Zarr has no Fortran order, which the input has: write .npy")
+    folder, name = whole_of(path), _member_of(layout)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(0o777 if path.stat().st_mode & 0o077 else 0o700)
+    path.write_text("the part file of a Zarr store\n")
+    zarr, (source, x) = _zarr(), _input(layout)
+    version = 3 if x is None else x.metadata.zarr_format
+    options = _options_of(x, layout)
+    try:
+        if not name:
+            zarr.create_array(str(folder), zarr_format=version, **options)
+            return _opened(path, layout, name)
+        attributes = {} if source is None else source.attrs.asdict()
+        root = zarr.create_group(str(folder), zarr_format=version, attributes=attributes)
+        *parents, last = PurePosixPath(name).parts
+        group = root
+        for parent in parents:
+            group = group.create_group(parent)
+        group.create_array(last, **options)
+        if source is not None and x.shape == layout.shape:
+            _copy_coordinates(source, x, group)
+    except (ValueError, TypeError, KeyError) as error:
+        raise OutputError(f"cannot write {path} as Zarr: {error}") from error
+    return _opened(path, layout, name)
+
+
+def reopen(path: Path, layout: Layout) -> Store | None:
+    """Return the store that ``create`` has made, if its array has this name, type and shape."""
+    try:
+        with _explained(path):
+            return _opened(path, layout, _member_of(layout))
+    except InputError:
+        return None
+
+
+def _opened(path: Path, layout: Layout, member: str) -> Store:
+    array = _zarr().open_array(store=str(whole_of(path)), path=member, mode="r")
+    if (array.dtype, array.shape) != layout[:2]:
+        raise OutputError(f"Zarr cannot hold {layout.dtype} as it is in memory: choose another")
+    file = File(path, layout.dtype, layout.shape, 0, member=member)
+    return Store(file, tuple(array.shards or array.chunks))
+
+
+def _member_of(layout: Layout) -> str:
+    """Return the name of an output's array; "" if the store is one array."""
+    return (layout.member or getattr(layout.like, "member", "")).strip("/")
+
+
+def _input(layout: Layout) -> tuple[Any, Any]:
+    """Return the group and the array of the input, if it is in a Zarr store; else None."""
+    like = layout.like
+    if not (isinstance(like, Indirect) and is_store(like.path)):
+        return None, None
+    with _explained(like.path):
+        root = _zarr().open(store=str(like.path), mode="r")
+        return (None, root) if hasattr(root, "shape") else (root, root[like.member])
+
+
+def _options_of(x: Any, layout: Layout) -> dict[str, Any]:
+    """Return the arguments that create an array as ``x`` is, but of the layout's type and shape."""
+    dtype, shape, *_ = layout
+    options: dict[str, Any] = {"shape": shape, "dtype": dtype}
+    if x is None or x.shape != shape:
+        chunks = _chunks(shape, dtype.itemsize)
+        if x is None:
+            return options | {"chunks": chunks}
+        return options | {"chunks": chunks, "compressors": _compressors(x, dtype)}
+    attributes = {
+        name: value for name, value in x.attrs.asdict().items() if name not in conventions.OF_VALUES
+    }
+    options |= {
+        "chunks": x.chunks,
+        "shards": x.shards,
+        "compressors": _compressors(x, dtype),
+        "attributes": attributes,
+        "fill_value": _fill_value(x, dtype),
+    }
+    if x.dtype == dtype:  # others are of a type, such as differences of integers
+        options["filters"] = x.filters or None
+    if x.metadata.zarr_format == 2:
+        separator = x.metadata.dimension_separator
+        return options | {"chunk_key_encoding": {"name": "v2", "separator": separator}}
+    return options | {
+        "chunk_key_encoding": x.metadata.chunk_key_encoding,
+        "dimension_names": x.metadata.dimension_names,
+    }
+
+
+def _chunks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the shape of chunks of about 8 MiB, which have whole rows if they can.
+
+    >>> _chunks((1000, 512, 512), 8)
+    (4, 512, 512)
+    """
+    chunks, room = list(shape), max(1, _CHUNK // itemsize)
+    for axis in reversed(range(len(shape))):
+        chunks[axis] = max(1, min(shape[axis], room))
+        room = max(1, room // chunks[axis])
+    return tuple(chunks)
+
+
+def _compressors(x: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the compressors of an array, for elements of another type."""
+    if x.metadata.zarr_format == 2:
+        return x.compressors or None
+    codecs = [each.to_dict() for each in x.compressors]
+    for codec in codecs:
+        if "typesize" in codec.get("configuration", {}):
+            codec["configuration"]["typesize"] = dtype.itemsize
+    return codecs or None
+
+
+def _fill_value(x: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the value of chunks that are not stored, if the type has it; else 0."""
+    value = x.fill_value
+    if value is None or not np.isnan(_attributes(x).get("_FillValue", np.nan)):
+        return None if x.metadata.zarr_format == 2 else np.zeros((), dtype)[()]
+    with np.errstate(all="ignore"):
+        cast = np.asarray(value).astype(dtype)
+        same = bool(cast == value) or bool(cast != cast and value != value)  # noqa: PLR0124 - NaN
+    return cast[()] if same else np.zeros((), dtype)[()]
+
+
+def _copy_coordinates(source: Any, x: Any, target: Any) -> None:
+    """Copy the coordinates of an array, from its group, to another group."""
+    parent, names = str(PurePosixPath(x.path).parent), _coordinate_names(x)
+    group = source if parent == "." else source[parent]
+    for name in names:
+        if name not in group or name in target or not hasattr(group[name], "shape"):
+            continue
+        coordinate = group[name]
+        names.append(str(coordinate.attrs.get("bounds", "")))
+        options = _options_of(coordinate, Layout(coordinate.dtype, coordinate.shape))
+        options["attributes"] = coordinate.attrs.asdict()
+        target.create_array(name, **options)[...] = coordinate[...]
