@@ -5,6 +5,7 @@
     python launch/tools/kill_jobs.py --damage 5000 --changes 300    # see damage.py
 
 Jobs run through launch/mpirun.sh, on random data, in many small chunks, with --resume and without.
+Files are .npy, or of the formats whose packages are installed.
 A rank or mpirun gets a signal that it cannot, or can, catch; or the input becomes shorter while it
 is read; or the disk becomes full. After each of these:
 
@@ -21,6 +22,7 @@ The first fault is printed with the command that repeats its trial.
 """
 
 import argparse
+import math
 import os
 import secrets
 import shlex
@@ -32,8 +34,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from processes import LIMIT, Fault, Program, kill
@@ -87,6 +90,7 @@ class Case(NamedTuple):
 
     arguments: list[str]
     inputs: list[Path]
+    suffix: str = ".npy"  # of the output
     want: bytes = b""
     seconds: float = 0.0
 
@@ -125,9 +129,70 @@ def draw_case(rng: np.random.Generator, folder: Path) -> Case:
         options += [option] if rng.random() < 0.3 and op != "max" else []
     threads, chunks = int(rng.integers(1, 3)), int(rng.integers(500, 3000))
     chunks //= 4 if kind in ("structures", "long") else 1
-    memory = (1 << 30) if rng.random() < 0.1 else 1 + 4 * x.nbytes * threads // chunks
+    memory = 1 + 4 * x.nbytes * threads // chunks
+    names, suffix = [*map(str, inputs)], ".npy"
+    if kind not in ("parts", "structures") and rng.random() < 0.5:
+        name, suffix, tile = write_format(rng, x, inputs[0])
+        names, inputs = [name], [Path(name.partition("::")[0])]
+        memory = max(memory, 40 * tile)
+    memory = (1 << 30) if rng.random() < 0.1 else memory
     options += ["--op", op, "--threads", str(threads), "--memory", str(memory)]
-    return Case([*map(str, inputs), *options, "--backend", "cpu", "--quiet"], inputs)
+    return Case([*names, *options, "--backend", "cpu", "--quiet"], inputs, suffix)
+
+
+def write_format(rng: np.random.Generator, x: Any, path: Path) -> tuple[str, str, int]:
+    """Write an input of a format, in small tiles, over the array in a .npy file.
+
+    Return its name, the suffix of an output, and the bytes of a tile.
+    """
+    found = [name for name in ("h5py", "zarr", "pyarrow") if find_spec(name) is not None]
+    kinds = {"h5py": ["h5", "chunks"], "zarr": ["zarr", "shards"], "pyarrow": ["parquet"]}
+    kind = str(rng.choice(["npy", *(each for name in found for each in kinds[name])]))
+    outputs = [".npy"] + [".h5"] * ("h5py" in found)
+    tile = tuple(max(1, length // int(rng.integers(5, 30 if x.ndim > 1 else 300)))
+                 for length in x.shape)  # fmt: skip
+    x, nbytes = np.ascontiguousarray(x), math.prod(tile) * 16
+    for old in path.parent.glob("x.*"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    if kind in {"h5", "chunks"}:
+        import h5py  # noqa: PLC0415
+
+        options = {"chunks": tile, "compression": "lzf"} if kind == "chunks" else {}
+        with h5py.File(path.with_suffix(".h5"), "w") as file:
+            file.create_dataset("x", data=x, **options)
+        return f"{path.with_suffix('.h5')}::x", str(rng.choice(outputs)), nbytes
+    if kind in {"zarr", "shards"}:
+        import zarr  # noqa: PLC0415
+
+        shards = tuple(2 * each for each in tile) if kind == "shards" else None
+        path = path.with_suffix(".zarr")
+        array = {"shape": x.shape, "dtype": x.dtype, "chunks": tile, "shards": shards}
+        zarr.create_array(str(path), **array)[...] = x
+        nbytes *= 1 << x.ndim if shards else 1
+        return str(path), str(rng.choice([*outputs, ".zarr", ".zarr", ".zarr"])), nbytes
+    if kind == "parquet" and x.ndim == 1 and x.dtype.kind != "c":
+        import pyarrow  # noqa: PLC0415
+        import pyarrow.parquet  # noqa: PLC0415
+
+        table = pyarrow.table({"x": x.astype(x.dtype.newbyteorder("="))})
+        path = path.with_suffix(".parquet")
+        pyarrow.parquet.write_table(table, path, row_group_size=tile[0])
+        return f"{path}::x", str(rng.choice([*outputs, ".parquet"])), nbytes
+    np.save(path, x)
+    return str(path), str(rng.choice(outputs)), nbytes
+
+
+def content(path: Path) -> bytes | None:
+    """Return the contents of a file, or of all files of a folder; None if there is none."""
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.is_file())
+        return b"".join(bytes(each.relative_to(path)) + each.read_bytes() for each in files)
+    return path.read_bytes() if path.exists() else None
+
+
+def delete(path: Path) -> None:
+    """Delete a file or a folder."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 class JobProgram(Program):
@@ -203,15 +268,16 @@ class Killer:
 
         It writes to the same disk: with --memory, chunks depend on how files are written.
         """
-        index, out = number // CASE, place / "wanted.npy"
+        index = number // CASE
         if (case := self.cases.get((index, place, plain))) is not None:
             return case
         case = draw_case(np.random.default_rng([self.options.seed, 0, index]), self.folder)
+        out = place / f"wanted{case.suffix}"
         self.job, begun = ["0", plain, "0", *case.arguments], time.monotonic()
         self.run(["-o", str(out)], "a job that nobody disturbs")
         seconds = time.monotonic() - begun
-        case = case._replace(want=out.read_bytes(), seconds=seconds)
-        out.unlink()
+        case = case._replace(want=content(out) or b"", seconds=seconds)
+        delete(out)
         self.cases = {(index, place, plain): case}
         return case
 
@@ -240,7 +306,7 @@ class Killer:
         plain, period = str(rng.choice(["plain", "", ""])), str(rng.choice([0.01, 0.03, 0.1]))
         case = self.case(number, place, plain)
         self.job = [period, plain, "0", *case.arguments]
-        out = place / f"{rng.choice(['y', 'a long name, ' * 4])}.npy"
+        out = place / f"{rng.choice(['y', 'a long name, ' * 4])}{case.suffix}"
         old = b"old" * 100 if rng.random() < 0.5 else None
         if old is not None:
             out.write_bytes(old)
@@ -248,8 +314,7 @@ class Killer:
         for kind in kinds:
             self.title = f"{kind}, {'with' if resume else 'without'} --resume"
             in_time = self.disturb(case, kind, arguments + ["--resume"] * resume, out, rng)
-            content = out.read_bytes() if out.exists() else None
-            if content not in ends:
+            if content(out) not in ends:
                 raise Fault(f"{self.title}: {out} is neither as before nor as wanted")
             leftovers = [name for name in os.listdir(place) if name != out.name]
             if kind in KINDS[-2:] and not resume and leftovers:
@@ -259,11 +324,11 @@ class Killer:
         resume ^= rng.random() < 0.2
         then = f"{self.title}; the next job, {'with' if resume else 'without'} it,"
         self.run(arguments + ["--resume"] * resume, then)
-        if out.read_bytes() != case.want:
+        if content(out) != case.want:
             raise Fault(f"{then} has written other bytes")
         if os.listdir(place) != [out.name]:
             raise Fault(f"{then} has left {os.listdir(place)}")
-        out.unlink()
+        delete(out)
 
     def disturb(
         self, case: Case, kind: str, arguments: list[str], out: Path, rng: np.random.Generator
@@ -272,7 +337,7 @@ class Killer:
         share, limit = rng.uniform(0.05, 0.95), 0
         moment = rng.uniform(0.8, 1.1) if rng.random() < 0.3 else rng.uniform(0.1, 1)
         if kind == "a full disk" and self.mounted:
-            occupied = sum(path.stat().st_blocks * 512 for path in self.small.iterdir())
+            occupied = sum(path.stat().st_blocks * 512 for path in self.small.rglob("*"))
             mount(self.small, max(occupied, int(share * len(case.want))) + 65536)
         elif kind == "a full disk":
             limit = int(share * len(case.want))
@@ -286,7 +351,7 @@ class Killer:
         finally:
             if kind == "a full disk" and self.mounted:
                 mount(self.small)
-        if status == 0 and not (out.exists() and out.read_bytes() == case.want):
+        if status == 0 and content(out) != case.want:
             raise Fault(f"{self.title}: the job has succeeded, and its output is not as wanted")
         in_time = there and status != 0
         self.times[kind] += in_time
@@ -308,10 +373,12 @@ class Killer:
                 kill(int(pid), signal.SIGKILL)
             return sent
         path = case.inputs[rng.integers(len(case.inputs))]
-        content, times = path.read_bytes(), path.stat()
-        os.truncate(path, int(rng.uniform() * len(content)))
+        if path.is_dir():  # a part of a store
+            path = rng.choice(sorted(each for each in path.rglob("*") if each.is_file()))
+        text, times = path.read_bytes(), path.stat()
+        os.truncate(path, int(rng.uniform() * len(text)))
         program.end(LIMIT)
-        path.write_bytes(content)
+        path.write_bytes(text)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         return True
 
