@@ -21,7 +21,7 @@ from .core.errors import USAGE, DistscanError, InputError, LaunchError
 from .core.operators import BUILTIN, Operator
 from .core.steps import Strategy
 from .job import formats, report
-from .job.formats.interface import Location, on_command_line
+from .job.formats.interface import Location, Url, on_command_line, path_of_file
 from .job.job import FileJob, check_roles, perform
 from .job.report import Report
 from .mpi import agree, communicators, launcher
@@ -231,15 +231,15 @@ def file_job_parser() -> Parser:
         metavar="INPUT",
         nargs="+",
         help="a file that every rank can read: .npy, raw, or FILE::NAME of HDF5, NetCDF-4, .npz; "
-        "several are one array, in this order",
+        "or the URL of .npy or raw; several are one array, in this order",
     )
     add(
         "-o",
         "--output",
         metavar="OUTPUT",
         type=Location.parse,
-        help="the result: .npy, or FILE::NAME of HDF5 or NetCDF-4; by default INPUT with .scan "
-        "before its suffix; with --each, a folder",
+        help="the result: .npy, its URL, or FILE::NAME of HDF5 or NetCDF-4; by default INPUT with "
+        ".scan before its suffix; with --each, a folder",
     )
     add(
         "--op",
@@ -300,13 +300,13 @@ def file_job_parser() -> Parser:
     add(
         "--trace",
         metavar="FILE",
-        type=Path,
+        type=_file,
         help="write the work of all ranks on every chunk to a file for Perfetto",
     )
     add(
         "--state",
         metavar="FILE",
-        type=Path,
+        type=_file,
         help="begin after the running value in FILE, if it exists, and write the new one to it",
     )
     add(
@@ -325,6 +325,14 @@ def file_job_parser() -> Parser:
     add("--quiet", action="store_true", help="print no progress and no report")
     add("--version", action="version", version=f"distscan {__version__}")
     return parser
+
+
+def _file(text: str) -> Path:
+    """Return the path of a file, which is no URL."""
+    try:
+        return path_of_file(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -375,8 +383,10 @@ def check_file_jobs(args: argparse.Namespace) -> None:
         raise ValueError("--raw needs --dtype, the type of INPUT's elements")
     if args.shape is not None and not args.raw:
         raise ValueError("--shape is for --raw: a .npy file says its shape")
-    if args.each and args.output is not None and not args.output.path.is_dir():
-        raise ValueError(f"with --each, -o is a folder, and {args.output} is none")
+    if args.each and args.output is not None:
+        folder = args.output.path
+        if not (isinstance(folder, Url) or folder.is_dir()):
+            raise ValueError(f"with --each, -o is a folder, and {folder} is none")
     if args.check and (args.segments is not None or isinstance(args.op, Operator)):
         raise ValueError("--check has no reference for --segments and for operators of your own")
     if args.each and not (args.segments is None and args.trace is None):
@@ -405,7 +415,7 @@ def file_jobs(args: argparse.Namespace) -> Iterator[FileJob]:
         yield FileJob.parse((each,), output, **options)
 
 
-def _scanned(location: Location, folder: Path) -> Location:
+def _scanned(location: Location, folder: Path | Url) -> Location:
     """Return the default OUTPUT of an INPUT.
 
     >>> print(_scanned(Location.parse("a/x.npy"), Path("b")))
@@ -417,6 +427,8 @@ def _scanned(location: Location, folder: Path) -> Location:
 def _files(text: str) -> list[Location]:
     """Return the arrays of an INPUT: itself, or those that it matches, in the order of names."""
     location = Location.parse(text)
+    if isinstance(location.path, Url):
+        return [location]
     pattern = str(location.path)
     if not any(sign in pattern for sign in "*?[") or os.path.lexists(pattern):
         return [location]

@@ -59,9 +59,11 @@ def scan_file(
     ----------
     input
         A file that every rank can read, or several, which are one array, joined along axis 0. They
-        are ``.npy`` files, ``raw``, or "FILE::NAME" of HDF5, NetCDF-4 and ``.npz``.
+        are ``.npy`` files, ``raw``, or "FILE::NAME" of HDF5, NetCDF-4 and ``.npz``. ``.npy`` and
+        raw may be URLs, such as "s3://bucket/x.npy".
     output
-        The result: a ``.npy`` file, or "FILE::NAME" of HDF5 and NetCDF-4.
+        The result: a ``.npy`` file, its URL, or "FILE::NAME" of HDF5 and NetCDF-4. Rank 0 uploads
+        it.
     op, axis, exclusive, initial, reverse, dtype, strategy, threads
         As in ``scan``. An ``Operator`` may take structures, on CPUs.
     comm
@@ -96,8 +98,8 @@ def scan_file(
         Of "fsum": every element is a multiple of 2^low, below 2^high in magnitude, as in ``scan``.
     progress
         A function that is called on rank 0, some ten times a second, with the phase ("resume",
-        "window", "reduce", "scan" or "check"), and with the bytes of the input that are done, and
-        all its bytes.
+        "window", "reduce", "scan", "check" or "upload"), and with the bytes of the input, or of
+        the output, that are done, and all its bytes.
 
     Returns
     -------
@@ -125,16 +127,19 @@ def scan_file(
     # These imports take as long as all others of distscan.
     from pathlib import Path  # noqa: PLC0415
 
-    from .job.formats.interface import Location  # noqa: PLC0415
+    from .job.formats.interface import Location, path_of_file  # noqa: PLC0415
     from .job.job import FileJob, perform  # noqa: PLC0415
 
-    def path(value: Any, name: str) -> Path:
+    def text(value: Any, name: str) -> str | os.PathLike[str]:
         if not isinstance(value, str | os.PathLike):
             raise TypeError(f"{name} must be a path, not {type(value).__name__}")
-        return Path(value)
+        return value
+
+    def path(value: Any, name: str) -> Path:
+        return path_of_file(text(value, name), name)
 
     def location(value: Any, name: str) -> Location:
-        return Location.parse(path(value, name))
+        return Location.parse(text(value, name))
 
     if isinstance(call.comm, TorchComm):
         raise TypeError("file jobs take an mpi4py intracommunicator: run them under mpirun")

@@ -1,7 +1,7 @@
 """``--check``: recompute a scan with NumPy, in pieces, and find the first difference."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +24,14 @@ _ROUNDING = (np.add, np.multiply, np.logaddexp)
 PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 
-def check(comm: Comm, shard: Shard, source: Source, result: Target, *, state: State) -> None:
+def check(
+    comm: Comm, shard: Shard, source: Source, result: Target, *, state: State, ahead: int = 0
+) -> None:
     """Compare a file's scan with NumPy's; each rank compares its own part; collective.
 
-    ``state`` is that before the first element. Sums, products and logaddexp of floats are
-    recomputed in the next wider type, and may differ by the bounds below. All other results must be
-    equal.
+    ``state`` is that before the first element. With ``ahead``, the input is read in runs of so many
+    elements. Sums, products and logaddexp of floats are recomputed in the next wider type, and may
+    differ by the bounds below. All other results must be equal.
 
     Raises ``CheckError`` on every rank, with the first element in scan order that differs.
     """
@@ -40,7 +42,7 @@ def check(comm: Comm, shard: Shard, source: Source, result: Target, *, state: St
         reference = _Reference(plan, longest, comm.size, shard.links)
         sections = [*_sections(shard, source.dtype.itemsize, result.dtype.itemsize)]
         step = max((piece.size for section in sections for piece in section.pieces), default=0)
-        files = _Files(shard, source, result, step)
+        files = _Files(shard, source, result, step, ahead)
     if not plan.across:
         differences = []
         with agreed(comm), files.both() as (fill, fill_result):
@@ -130,15 +132,17 @@ def _pieces(plan: JobPlan, step: int) -> Iterator[_Piece]:
 class _Files:
     """The input and the result, with memory for a piece of each."""
 
-    def __init__(self, shard: Shard, source: Source, result: Target, step: int) -> None:
-        self._plan, self._window = shard.plan, shard.budget.window
+    def __init__(self, shard: Shard, source: Source, result: Target, step: int, ahead: int) -> None:
+        self._plan, self._window, self._ahead = shard.plan, shard.budget.window, ahead
         self._source, self._result = source, result
         self._x, self._y = (np.empty(step, f.dtype.newbyteorder("=")) for f in (source, result))
 
-    def input(self) -> AbstractContextManager[Fill]:
+    @contextmanager
+    def input(self) -> Iterator[Fill]:
         """Open the input."""
         flat = self._plan.form.extents.axis is None
-        return self._source.reading(flattened=flat, window=self._window)
+        with self._source.reading(flattened=flat, window=self._window) as fill:
+            yield _ahead(fill, self._plan, self._source, self._ahead)
 
     @contextmanager
     def both(self) -> Iterator[tuple[Fill, Fill]]:
@@ -185,6 +189,28 @@ class _Files:
         else:
             fill_box(fill, self._plan.shape, elements, piece.box)
         return elements
+
+
+def _ahead(fill: Fill, plan: JobPlan, source: Source, length: int) -> Fill:
+    """Return ``fill`` for pieces of this rank's shard, read in runs of ``length`` elements."""
+    if length == 0 or plan.tiles is not None:
+        return fill
+    first, last = plan.start, plan.start + plan.form.extents.size
+    run, begin, end = np.empty(0, source.dtype.newbyteorder("=")), 0, 0
+
+    def fill_ahead(elements: NDArray[Any], low: int) -> None:
+        nonlocal run, begin, end
+        high = low + elements.size
+        if not begin <= low <= high <= end:
+            size = max(length, elements.size)
+            begin, end = low, min(low + size, last)
+            if plan.form.reverse:
+                begin, end = max(high - size, first), high
+            run = np.empty(end - begin, run.dtype)
+            fill(run, begin)
+        elements[...] = run[low - begin : high - begin]
+
+    return fill_ahead
 
 
 class _State(NamedTuple):

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -35,6 +35,7 @@ from .formats.interface import (
     Show,
     Source,
     Target,
+    Url,
     option,
     renaming,
 )
@@ -69,6 +70,12 @@ class FileJob(NamedTuple):
     ) -> "FileJob":
         """Return the job of a caller's arguments, which are those of ``options.parse``."""
         return cls(inputs, output, *options.parse(**arguments), segments, state, trace)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it reads from a store."""
+        sources = self.inputs if self.segments is None else (*self.inputs, self.segments)
+        return any(isinstance(location.path, Url) for location in sources)
 
     def inspect(self, ranks: int) -> tuple[Source, Source | None, ScanOptions, FsumRequest | None]:
         """Check the inputs; return the elements, the flags or keys, the options of the scan, fsum.
@@ -180,7 +187,7 @@ def perform(
             if bound.first_on_node:
                 put.sync()
         if job.run.check:
-            _check(comm, source, target, shard, show, state=state)
+            _check(comm, source, target, shard, show, state=state, remote=job.is_remote)
         ends = [each for each in comm.allgather(end) if each.value is not None]
         last = ends[0 if scan.reverse else -1] if ends else state
         text = partial(restart.state_text, scan, plan, last)
@@ -201,16 +208,22 @@ def perform(
         total=_total(shard.plan, last.value),
         output=str(job.output),
         places=(
-            storage.place(job.inputs[0].path),
-            storage.place(paths.output),
+            _place(job.inputs[0].path),
+            storage.place(target.path.parent),
+            f"{job.output.path.scheme}, by rank 0" if isinstance(job.output.path, Url) else "",
         ),
     )
+
+
+def _place(path: Path | Url) -> str:
+    """Return where an input is, for a report."""
+    return path.scheme if isinstance(path, Url) else storage.place(path)
 
 
 class _Paths(NamedTuple):
     """The files that a job writes, without symbolic links."""
 
-    output: Path
+    output: Path | Url
     state: Path | None
     trace: Path | None
 
@@ -220,7 +233,7 @@ def _check_files(job: FileJob) -> _Paths:
     check_roles([job])
     state, trace = job.state, job.trace
     return _Paths(
-        output.check(job.output.path, force=job.run.force),
+        output.check_output(job.output.path, force=job.run.force),
         None if state is None else output.check(state, force=True),  # none but a state is read
         None if trace is None else output.check(trace, force=job.run.force),
     )
@@ -253,7 +266,7 @@ class _Role(NamedTuple):
     """What a job does with a file."""
 
     name: str
-    path: Path
+    path: Path | Url
     job: FileJob
     writes: bool = False
 
@@ -322,11 +335,20 @@ def _publish(
         if state_file is not None:
             state_file.write(state_text())
             files.append(output.Publication(state_file.part, state_file.path, force=True))
-        output.publish_all(files)
+        uploads = isinstance(paths.output, Url)
+        with clock("upload", target.path.stat().st_size) if uploads else nullcontext():
+            output.publish_all(files, show)
 
 
 def _check(
-    comm: Comm, source: Source, target: Target, shard: Shard, show: Show, *, state: State
+    comm: Comm,
+    source: Source,
+    target: Target,
+    shard: Shard,
+    show: Show,
+    *,
+    state: State,
+    remote: bool,
 ) -> None:
     """Compare the result with NumPy's; collective."""
     from . import check  # noqa: PLC0415 - few jobs check their result
@@ -334,7 +356,11 @@ def _check(
     if comm.rank == 0:
         show("check", 0, 0)
     with shard.timeline("check"):
-        check.check(comm, shard, source, target, state=state)
+        ahead = _AHEAD_OF_CHECK * shard.budget.chunk if remote else 0
+        check.check(comm, shard, source, target, state=state, ahead=ahead)
+
+
+_AHEAD_OF_CHECK = 4  # chunks that are read from a store at a time
 
 
 def _budget(
@@ -365,6 +391,7 @@ def _budget(
         + (marks is not None and marks.needs_window(flattened=True)),
         fewest=plan.fewest,
         whole=plan.whole,
+        remote=job.is_remote,
     )
     # Running values of many columns need memory, too.
     chunk = max(plan.fewest if plan.whole else 1, budget.chunk // _DIGITS)
@@ -406,7 +433,9 @@ def _total(plan: JobPlan, value: NDArray[Any] | None) -> Any:
 
 
 @contextmanager
-def part_file(comm: Comm, path: Path, layout: Layout, *, resume: bool = False) -> Iterator[Target]:
+def part_file(
+    comm: Comm, path: Path | Url, layout: Layout, *, resume: bool = False
+) -> Iterator[Target]:
     """Create the part file that will become ``path``; collective.
 
     The part file is removed if anything fails, except the check; not if journals say how far the
@@ -419,7 +448,7 @@ def part_file(comm: Comm, path: Path, layout: Layout, *, resume: bool = False) -
                 if comm.rank == 0:
                     target = files.enter_context(output.create(path, layout, resume=resume))
             target = cast(Target, comm.bcast(target))
-            with agreed(comm):
+            with agreed(comm), _explaining_place(path):
                 target.check_shared()
             yield target
         except CheckError:
@@ -429,6 +458,17 @@ def part_file(comm: Comm, path: Path, layout: Layout, *, resume: bool = False) -
             if target is not None and not (resume and output.journals(target.path)):
                 output.remove(target.path)
             raise
+
+
+@contextmanager
+def _explaining_place(path: Path | Url) -> Iterator[None]:
+    """Say where the part file of a URL is, in an error that other ranks do not see it."""
+    try:
+        yield
+    except OutputError as error:
+        if not isinstance(path, Url):
+            raise
+        raise OutputError(f"{error}: TMPDIR names the folder for {path}") from None
 
 
 # ---- while its GPU starts, a rank reads ahead, and allocates the output ----------------------
@@ -442,7 +482,10 @@ _DRIVERS = ("/proc/driver/nvidia/version", "/dev/dxg")
 def _startup(
     job: FileJob, plan: JobPlan, source: Source, put: Put, backend: binding.Name
 ) -> Iterator[None]:
-    """Let other threads work while the GPU starts, if there may be one."""
+    """Let other threads work while the GPU starts, if there may be one.
+
+    A file is read into the system's memory. The bytes of a store would not stay there.
+    """
     # A look at the driver's files takes no time, unlike CUDA's answer.
     if (
         backend == "cpu"
@@ -455,6 +498,9 @@ def _startup(
     start, size = plan.start, plan.form.extents.size
     put.allocate(start, start + size, threads)
     ended = threading.Event()
+    if job.is_remote:
+        yield
+        return
     reader = threading.Thread(target=_read_ahead, args=(plan, source, ended), daemon=True)
     reader.start()
     try:

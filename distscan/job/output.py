@@ -22,9 +22,12 @@ from typing import NamedTuple
 from ..core.errors import OutputError
 from ..core.fingerprint import digest
 from . import formats
+from .formats import remote
 from .formats.interface import (
     Layout,
+    Show,
     Target,
+    Url,
     naming_output,
     option,
     renaming,
@@ -60,8 +63,37 @@ def check(path: Path, *, force: bool) -> Path:
     return path
 
 
-def identity(path: Path) -> tuple[int, int, str]:
+def check_output(path: Path | Url, *, force: bool) -> Path | Url:
+    """Check the output likewise; it may be an object, which is written as a file before."""
+    if not isinstance(path, Url):
+        return check(path, force=force)
+    formats.check_url(path, OutputError)
+    remote.check_output(path, force=force)
+    folder = stand_in(path).parent
+    with naming_output(folder):
+        folder.mkdir(0o700, exist_ok=True)
+        if folder.lstat().st_uid != os.getuid() or not stat.S_ISDIR(folder.lstat().st_mode):
+            raise OutputError(f"{folder} is another user's: TMPDIR names the folder around it")
+    return path
+
+
+def stand_in(path: Path | Url) -> Path:
+    """Return the path beside which the part files of an output are; for a URL, none is its own.
+
+    It is in a folder of this user, which others may not read, in that of ``TMPDIR``.
+    """
+    if not isinstance(path, Url):
+        return path
+    from tempfile import gettempdir  # noqa: PLC0415 - few jobs need it
+
+    number = digest(path.text.encode())
+    return Path(gettempdir()) / f"distscan-{os.getuid()}" / f"{number:016x}-{path.name[-100:]}"
+
+
+def identity(path: Path | Url) -> tuple[int, int, str]:
     """Return a key that is the same for all names of a file; it need not exist."""
+    if isinstance(path, Url):
+        return 0, 0, path.text
     try:
         status = path.stat()
     except OSError:
@@ -75,26 +107,30 @@ def identity(path: Path) -> tuple[int, int, str]:
     return status.st_dev, status.st_ino, ""
 
 
-def is_part(path: Path, output: Path) -> bool:
+def is_part(path: Path | Url, output: Path | Url) -> bool:
     """Return whether a file has a name that a part file, or a journal, of another file may have."""
+    output = stand_in(output)
+    if isinstance(path, Url):
+        return False
     if ".distscan-" not in path.name or not path.name.startswith(_stem(output)):
         return False
     return identity(path.parent) == identity(output.parent)
 
 
 @contextmanager
-def create(path: Path, layout: Layout, *, resume: bool = False) -> Iterator[Target]:
+def create(path: Path | Url, layout: Layout, *, resume: bool = False) -> Iterator[Target]:
     """Create the part file that becomes ``path`` when it is complete, without its elements.
 
     The file is locked inside the ``with`` block, and not removed at its end. Part files that killed
     jobs have left are removed first. With ``resume`` the file has the same name in each job, and
     keeps the contents that a killed job has left in it.
     """
+    place = stand_in(path)
     if not resume:
-        discard(path)
-    with _part_file(path, reuse=resume) as (opened, part):
+        discard(place)
+    with renaming(place, path), _part_file(place, reuse=resume) as (opened, part):
         try:
-            with naming_output(path), renaming(part, path):
+            with renaming(part, path), naming_output(part):
                 form, target = formats.of(path), None
                 if resume:
                     target = form.reopen(part, layout)
@@ -224,12 +260,14 @@ class Publication(NamedTuple):
     """A part file that is complete, and the name that it gets."""
 
     part: Path
-    path: Path
+    path: Path | Url
     force: bool  # whether it may replace a file
 
 
-def publish_all(files: Sequence[Publication]) -> None:
+def publish_all(files: Sequence[Publication], show: Show) -> None:
     """Publish the files of a job in this order; if one cannot be, none appears.
+
+    An upload, which takes time and ``show`` shows, comes before all others.
 
     The order is trace, output, state. A job that is killed between two of these leaves an output
     and the state before it. The same command then refuses to replace the output, or replaces it by
@@ -237,17 +275,26 @@ def publish_all(files: Sequence[Publication]) -> None:
     after its own elements.) The next job of the series waits for neither: it finds the lock of
     the state, as long as this job lives.
     """
-    new: list[Path] = []
+    new: list[Path | Url] = []
     try:
-        for file in files:
-            existed = os.path.lexists(file.path)
-            publish(file.part, file.path, force=file.force)
+        for file in sorted(files, key=lambda file: not isinstance(file.path, Url)):
+            path = file.path
+            if isinstance(path, Url):
+                existed = remote.exists(path)
+                remote.upload(file.part, path, force=file.force, show=show)
+                remove(file.part)
+            else:
+                existed = os.path.lexists(path)
+                publish(file.part, path, force=file.force)
             if not existed:
-                new.append(file.path)
+                new.append(path)
     except BaseException:
         for path in new:
-            with suppress(OSError):
-                path.unlink()
+            if isinstance(path, Url):
+                remote.remove(path)
+            else:
+                with suppress(OSError):
+                    path.unlink()
         raise
 
 

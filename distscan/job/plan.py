@@ -17,7 +17,7 @@ from ..fsum.request import FsumRequest
 from ..fsum.window import Window
 from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
-from .formats.interface import READERS, WINDOW, WRITERS, Box, Source, option
+from .formats.interface import READERS, REMOTE_READERS, WINDOW, WRITERS, Box, Source, option
 
 MIB = 1 << 20
 
@@ -527,6 +527,7 @@ def decide_budget(
     windows: int = 0,
     fewest: int = 1,
     whole: bool = False,
+    remote: bool = False,
 ) -> Budget:
     """Decide the memory of a rank.
 
@@ -536,9 +537,10 @@ def decide_budget(
     ``parallel`` says that several threads write faster than one.
     ``limit`` is the caller's, in bytes, for the host and for the GPU each. ``free_host`` and
     ``free_device`` are this rank's shares of what is free.
-    ``windows`` is the number of sources that keep what they have read or unpacked.
-    ``fewest`` is the number of elements of a tile, which chunks should have; if they must, because
-    tiles are ``whole``, ValueError is raised if there is no memory for one.
+    ``windows`` is the number of sources that keep what they have read or unpacked. ``remote`` says
+    that a source is in a store. ``fewest`` is the number of elements of a tile, which chunks should
+    have; if they must, because tiles are ``whole``, ValueError is raised if there is no memory for
+    one.
     """
     host = free_host // 2 if limit is None else min(limit, free_host)
     window = 0
@@ -555,13 +557,16 @@ def decide_budget(
     readers, writers = min(READERS, threads), min(WRITERS, threads) if parallel else 1
     if threads == 1 and not gpu:  # one thread would only interrupt itself
         readers = writers = 0
+    if remote:
+        readers, writers = REMOTE_READERS, max(1, min(writers, READERS + WRITERS - REMOTE_READERS))
+    requests = REMOTE_READERS if remote else 0  # each has the bytes of a chunk, as they arrive
     slots, most = readers + writers + 1, READERS + WRITERS + 1
     # As if there were the most threads, so that their number changes no bit of a result.
     if gpu:  # every thread has pinned memory for a chunk
-        chunk = min(nbytes, host // (READERS + WRITERS)) // large
+        chunk = min(nbytes, host // (READERS + WRITERS + requests)) // large
         chunk = min(chunk, device // (most * item))
     else:
-        chunk = min(nbytes // large, host // (most * item))
+        chunk = min(nbytes // large, host // (most * item + requests * large))
     chunk = max(1, chunk)
     if chunk < fewest:  # as many tiles at a time as there is memory for
         tiles = min(slots, device // (fewest * item))
@@ -577,4 +582,5 @@ def decide_budget(
     if size <= chunk:  # one chunk has nothing that could overlap
         readers, writers, slots = 0, 0, 1
     resident = size * (element + mark) + (0 if in_place else slots * chunk * result)
-    return Budget(chunk, readers, writers, slots, sweeps > 1 and resident <= device, window)
+    room = device if gpu else device - requests * chunk * large
+    return Budget(chunk, readers, writers, slots, sweeps > 1 and resident <= room, window)

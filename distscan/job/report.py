@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 #: The phases of a job, in the order of a report. "start" is all that comes before the first chunk
-#: is read: Python, MPI, the GPU, kernels. "write" includes the wait for the disk.
+#: is read: Python, MPI, the GPU, kernels. "write" includes the wait for the disk. Rank 0 alone does
+#: the "upload".
 PHASES = (
-    *("start", "read", "copy_in", "reduce", "exscan", "scan", "copy_out", "write", "check"),
-    "all",
+    *("start", "read", "copy_in", "reduce", "exscan", "scan", "copy_out", "write", "upload"),
+    *("check", "all"),
 )
 
 
@@ -130,12 +131,13 @@ class Report(NamedTuple):
 def report(
     measured: Sequence[tuple[dict[str, float], dict[str, int]]],
     *,
-    places: tuple[str, str],
+    places: tuple[str, str, str],
     **facts: Any,
 ) -> Report:
     """Return the report of a job, from the seconds and the bytes of each rank.
 
-    ``places`` says where the input and the output are, such as "disk, ext4".
+    ``places`` says where the input and the output are, such as "disk, ext4", and where the output
+    is uploaded to, "" without an upload.
     """
     device = "GPU memory" if facts["backend"] == "cuda" else "memory"
     bounds = {
@@ -146,6 +148,7 @@ def report(
         "scan": device,
         "copy_out": "bus",
         "write": places[1],
+        "upload": places[2],
     }
     seconds = {phase: max(each[phase] for each, _ in measured) for phase in PHASES}
     moved = {phase: sum(each[phase] for _, each in measured) for phase in PHASES}

@@ -5,6 +5,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from random import uniform
 from time import monotonic
 from typing import Any, NoReturn, cast
@@ -462,14 +463,20 @@ def _job_request(
     """Return the request for a file job: its JSON, and the header with its key."""
     inputs = [input] if isinstance(input, str | os.PathLike) else list(input)
     if output is None:
-        first = Location.parse(inputs[0]).path
+        first = Location.parse(inputs[0]).file("input")
         output = first.with_name(formats.scanned_name(first.name))
     paths = {"output": output} | {name: options.pop(name, None) for name in _PATHS}
     request = _to_json(*parse(op=op, **options))
-    request["inputs"] = [os.path.abspath(path) for path in inputs]
-    request |= {name: os.path.abspath(path) for name, path in paths.items() if path is not None}
+    request["inputs"] = [_whole(path, "input") for path in inputs]
+    request |= {name: _whole(path, name) for name, path in paths.items() if path is not None}
     headers = {"idempotency-key": uuid.uuid4().hex if key is None else key}
     return {"json": request, "headers": headers}
+
+
+def _whole(text: FilePath, name: str) -> str:
+    """Return a location with its whole path; ``name`` is that of the argument."""
+    location = Location.parse(text)
+    return str(location._replace(path=Path(os.path.abspath(location.file(name)))))
 
 
 def _on_host(name: str, argument: Any) -> NDArray[Any]:

@@ -334,7 +334,7 @@ def discard(job: dict[str, Any]) -> None:
 
 def _file(text: str) -> Path:
     """Return the file of a location."""
-    return Location.parse(text).path
+    return Location.parse(text).file("a path of a service")
 
 
 # ---- tasks of all ranks; collective --------------------------------------------------------------

@@ -288,8 +288,8 @@ class Paths:
         """Return the location of an array, whose file is checked as by ``check``."""
         if not isinstance(text, str):
             return Location(self.check(text))  # which raises
-        path, member = Location.parse(text)
-        return Location(self.check(str(path)), member)
+        location = Location.parse(text)
+        return Location(self.check(str(location.file("a path of a service"))), location.member)
 
     def check(self, text: object) -> Path:
         """Return the path of a file, without links; the file need not exist."""

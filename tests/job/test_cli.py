@@ -29,8 +29,8 @@ from support.reference import wanted
 
 KEYS = ["elements", "dtype_in", "dtype_out", "op", "ranks", "nodes", "backend", "device",
         "strategy", "total", "output", "seconds", "bytes", "bounds"]  # fmt: skip
-PHASES = ["start", "read", "copy_in", "reduce", "exscan", "scan", "copy_out", "write", "check",
-          "all"]  # fmt: skip
+PHASES = ["start", "read", "copy_in", "reduce", "exscan", "scan", "copy_out", "write", "upload",
+          "check", "all"]  # fmt: skip
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -436,7 +436,7 @@ def test_segments_that_change(run, save, comm, folder, rng, monkeypatch):
 
     save("x.npy", rng.integers(0, 9, 300))
     save("marks.npy", np.arange(300) // 7)
-    reader, turns = files._reader, []
+    reader, turns = files.reader, []
 
     def changing(file, stream):
         fill = reader(file, stream)
@@ -449,7 +449,7 @@ def test_segments_that_change(run, save, comm, folder, rng, monkeypatch):
 
         return filled
 
-    monkeypatch.setattr(files, "_reader", changing)
+    monkeypatch.setattr(files, "reader", changing)
     options = ["--segments", "marks.npy", "--memory", "100", "--threads", "1", "--quiet"]
     options += ["--backend", "cpu"]
     status, out, err = run("x.npy", *options)

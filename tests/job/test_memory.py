@@ -11,7 +11,7 @@ import distscan
 from distscan.core.form import Extents, bounds
 from distscan.cpu import memory
 from distscan.job import plan
-from distscan.job.formats.interface import READERS, WRITERS
+from distscan.job.formats.interface import READERS, REMOTE_READERS, WRITERS
 from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, Chunk, cut, decide_budget
 from support.cases import pairs
 
@@ -144,6 +144,24 @@ def test_threads(gpu, rng):
         several = job["size"] > found.chunk
         assert (found.readers, found.writers) == (threads_of(job) if several else (0, 0))
         assert found.slots == found.readers + found.writers + 1
+
+
+@one_rank
+@devices
+def test_from_a_store(gpu, rng):
+    """Requests need no cores, and no more slots; what arrives has memory, too."""
+    for _ in range(1000):
+        job = drawn(rng, gpu) | {"remote": True}
+        found, (host, device) = decide_budget(**job), shares(job)
+        several = job["size"] > found.chunk
+        assert found.readers == (REMOTE_READERS if several else 0)
+        assert found.slots == found.readers + found.writers + 1 <= READERS + WRITERS + 1
+        held, lanes = allocated(job, found)
+        arrives = max(1, found.readers) * found.chunk * max(job["element"], job["mark"])
+        assert found.chunk == 1 or (lanes if gpu else held) + arrives <= host
+        assert found.chunk == 1 or not gpu or held <= device
+        others = ({"threads": number, "parallel": way} for number in (1, 3, 64) for way in (0, 1))
+        assert len({decide_budget(**job | other).chunk for other in others}) == 1
 
 
 @one_rank

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import InputError
+from ...core.errors import DistscanError, InputError
 from ...core.operators import Operator
-from . import files, hdf5, netcdf, npy, npz, zarr
-from .interface import NUMBERS, Fill, Format, Location, Source
+from . import files, hdf5, netcdf, npy, npz, remote, zarr
+from .interface import NUMBERS, Fill, Format, Location, Source, Url
 
 _FORMATS: dict[str, Format] = {
     ".npy": npy,
@@ -31,7 +31,7 @@ _FORMATS: dict[str, Format] = {
 }
 
 
-def of(path: Path) -> Format:
+def of(path: Path | Url) -> Format:
     """Return the format of a file; that of any other name is ``.npy``."""
     return _FORMATS.get(path.suffix.lower(), npy)
 
@@ -39,6 +39,15 @@ def of(path: Path) -> Format:
 def is_store(path: Path) -> bool:
     """Return whether a folder is a file of a format, which a job may replace."""
     return of(path) is zarr and zarr.is_store(path)
+
+
+def check_url(path: Url, kind: type[DistscanError] = InputError) -> None:
+    """Raise an error of this kind for a URL of a format that needs a file."""
+    if of(path) is not npy:
+        raise kind(
+            f"{path}: {path.suffix} is read and written as a file, by URL are .npy and raw: "
+            "copy it to a file first"
+        )
 
 
 def scanned_name(name: str) -> str:
@@ -72,19 +81,33 @@ def inspect(
         raise InputError("input is empty: a job reads at least one file")
     kinds = f"{NUMBERS}V" if isinstance(op, Operator) else NUMBERS
     sources = [
-        of(path).inspect(path, kinds, member)
-        if raw is None
-        else files.inspect_raw(path, raw, shape, kinds)
-        for path, member in locations
+        _inspect(location, kinds) if raw is None else _inspect_raw(location.path, raw, shape, kinds)
+        for location in locations
     ]
     return sources[0] if len(sources) == 1 else JoinedFiles(sources)
+
+
+def _inspect(location: Location, kinds: str) -> Source:
+    path, member = location
+    if not isinstance(path, Url):
+        return of(path).inspect(path, kinds, member)
+    check_url(path)
+    return remote.inspect(path, kinds)
+
+
+def _inspect_raw(
+    path: Path | Url, raw: np.dtype[Any], shape: tuple[int, ...] | None, kinds: str
+) -> Source:
+    if isinstance(path, Url):
+        return remote.inspect_raw(path, raw, shape, kinds)
+    return files.inspect_raw(path, raw, shape, kinds)
 
 
 def inspect_segments(location: Location | None, source: Source) -> Source | None:
     """Check the file of flags or keys for the elements of ``source``, and return its contents."""
     if location is None:
         return None
-    marks = of(location.path).inspect(location.path, f"{NUMBERS}SU", location.member)
+    marks = _inspect(location, f"{NUMBERS}SU")
     if marks.shape not in (source.shape, (source.n,)):
         raise InputError(f"{marks.name} has shape {marks.shape}; {source.name} has {source.shape}")
     return marks

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from io import BufferedReader
 from itertools import product
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from .interface import (
     Location,
     Put,
     Show,
+    Url,
     begin_whole,
     naming_input,
     naming_output,
@@ -40,7 +41,7 @@ from .interface import (
 
 _MOST_AXES = 64  # of NumPy's arrays
 Read = Callable[[memoryview, int], None]  # fills memory with bytes, from a position on
-_ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks
+ENDS = 1 << 16  # bytes at a file's beginning and at its end that are compared between ranks
 
 
 class Stamp(NamedTuple):
@@ -103,7 +104,7 @@ class File(NamedTuple):
                 with closing(part):
                     yield _flattening(self, part, stream)
             else:
-                yield _reader(self, read)
+                yield reader(self, read)
             if self.stamp:
                 check_unchanged(self.path, self.stamp, stream.fileno())
 
@@ -223,21 +224,49 @@ def inspect_raw(
         stamp = stamp_of(stream)
     file = File(path, dtype, (0,) if shape is None else shape, 0, stamp)
     check(file, kinds)
+    return file._replace(shape=raw_shape(path, dtype, shape, stamp.size))
+
+
+def raw_shape(
+    path: Path | Url, dtype: np.dtype[Any], shape: tuple[int, ...] | None, size: int
+) -> tuple[int, ...]:
+    """Return the shape of so many bytes of elements; raise ``InputError`` if it is another one."""
     if shape is None:
-        length, rest = divmod(stamp.size, dtype.itemsize)
+        length, rest = divmod(size, dtype.itemsize)
         if rest:
             raise InputError(
-                f"{path} has {stamp.size} bytes, no multiple of the {dtype.itemsize} of {dtype}"
+                f"{path} has {size} bytes, no multiple of the {dtype.itemsize} of {dtype}"
             )
-        return file._replace(shape=(length,))
-    if stamp.size != file.n * dtype.itemsize:
+        return (length,)
+    if size != math.prod(shape) * dtype.itemsize:
         raise InputError(
-            f"{path} has {stamp.size} bytes; {dtype} of shape {shape} has {file.n * dtype.itemsize}"
+            f"{path} has {size} bytes; {dtype} of shape {shape} has "
+            f"{math.prod(shape) * dtype.itemsize}"
         )
-    return file
+    return shape
 
 
-def check(file: File, kinds: str) -> None:
+class Header(Protocol):
+    """What a header says of the elements of a file, or of an object."""
+
+    @property
+    def path(self) -> Path | Url:
+        """Where they are."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Their type, in the byte order in which they are stored."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+
+    @property
+    def start(self) -> int:
+        """The position of element 0, in bytes."""
+
+
+def check(file: Header, kinds: str) -> None:
     """Raise ``InputError`` for a type that cannot be scanned, and for an impossible shape."""
     path, dtype, shape = file.path, file.dtype, file.shape
     if dtype.hasobject:
@@ -262,7 +291,7 @@ def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
         raise InputError(f"{name} has the impossible shape {shape}: 2^63 bytes or more")
 
 
-def _reader(file: File, read: Read) -> Fill:
+def reader(file: Header, read: Read) -> Fill:
     """Return a function that reads elements in file order."""
 
     def fill(elements: NDArray[Any], low: int) -> None:
@@ -283,7 +312,7 @@ def _flattening(file: File, window: "FlatWindow", stream: BufferedReader) -> Fil
         if file.dtype.names:  # bytes between fields are not copied
             elements.view(np.uint8)[...] = 0
         if os.fstat(stream.fileno()).st_size < file.end:  # the window may be in memory
-            raise _shorter(file.path)
+            raise shorter(file.path)
         window.fill(elements, low)
 
     return fill
@@ -297,13 +326,14 @@ def _reading_bytes(path: Path, descriptor: int) -> Read:
             with naming_input(path):
                 count = os.preadv(descriptor, [rest], at)
             if count == 0:
-                raise _shorter(path)
+                raise shorter(path)
             rest, at = rest[count:], at + count
 
     return read
 
 
-def _shorter(path: Path) -> InputError:
+def shorter(path: Path | Url) -> InputError:
+    """Return the error for a source that has fewer bytes than it had."""
     return InputError(f"{path} became shorter while it was read")
 
 
@@ -334,9 +364,9 @@ def other_format(stream: BinaryIO) -> str:
 def stamp_of(stream: BufferedReader) -> Stamp:
     """Return the stamp of a file that is open at its beginning, and go back to the beginning."""
     status = os.fstat(stream.fileno())
-    ends = stream.read(_ENDS)
-    stream.seek(max(status.st_size - _ENDS, 0))
-    ends += stream.read(_ENDS)
+    ends = stream.read(ENDS)
+    stream.seek(max(status.st_size - ENDS, 0))
+    ends += stream.read(ENDS)
     stream.seek(0)
     return Stamp(status.st_size, f"{digest(ends):016x}", status.st_mtime_ns)
 

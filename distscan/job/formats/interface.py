@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +31,9 @@ NUMBERS = "biufcmM"  # the kinds of NumPy's types that a scan takes
 WINDOW = 66 << 20
 #: The most threads of a rank that read, and that write, if they do so in parallel: ``storage.py``.
 READERS, WRITERS = 4, 8
+#: The threads of a rank that read from a store: they wait for the network, so that they need no
+#: cores. Chunks have the memory of so many threads in any case.
+REMOTE_READERS = 8
 #: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
 #: threads may call it at once.
 Fill = Callable[[NDArray[Any], int], None]
@@ -52,24 +55,84 @@ def imported(name: str, extra: str) -> Any:
         ) from error
 
 
-class Location(NamedTuple):
-    """Where an array is: in a file, and for some formats under a name in the file."""
+HTTP = {"http", "https"}
+#: What distinguishes a URL from a path. ``file://`` is another way to write a path.
+_URL = re.compile(r"(?!file://)[a-z][a-z0-9+.-]+://.", re.IGNORECASE)
 
-    path: Path
+
+class Url(NamedTuple):
+    """The address of an object in a store, as its user writes it; no path, and no text."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def scheme(self) -> str:
+        """The name of the protocol.
+
+        >>> Url("s3://bucket/x.npy").scheme
+        's3'
+        """
+        return self.text.partition("://")[0].lower()
+
+    @property
+    def name(self) -> str:
+        """The last component, without the query of HTTP.
+
+        >>> Url("https://host/a/x.npy?version=2").name
+        'x.npy'
+        """
+        text = re.split(r"[?#]", self.text)[0] if self.scheme in HTTP else self.text
+        return text.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the name, with its dot."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> "Url":
+        """The address of the folder."""
+        return Url(self.text.rpartition("/")[0])
+
+    def __truediv__(self, name: str) -> "Url":
+        return Url(f"{self.text.rstrip('/')}/{name}")
+
+
+class Location(NamedTuple):
+    """Where an array is: in a file or an object, and for some formats under a name in it."""
+
+    path: Path | Url
     member: str = ""  # "" where the file holds one array
 
     @classmethod
     def parse(cls, text: str | os.PathLike[str]) -> "Location":
-        """Return the location that a path, or ``FILE::PATH``, names.
+        """Return the location that a path, a URL, or ``FILE::PATH``, names.
 
         >>> Location.parse("x.h5::/run/density").member
         '/run/density'
+        >>> str(Location.parse("s3://bucket/x.npy"))
+        's3://bucket/x.npy'
         """
         found = _OF_MEMBER.fullmatch(os.fspath(text))
-        return cls(Path(found[1]), found[2]) if found else cls(Path(text))
+        file, member = (found[1], found[2]) if found else (os.fspath(text), "")
+        return cls(Url(file) if _URL.match(file) else path_of_file(file), member)
+
+    def file(self, name: str) -> Path:
+        """Return the path, where no URL may be; ``name`` is that of the option."""
+        return path_of_file(str(self.path), name)
 
     def __str__(self) -> str:
         return f"{self.path}::{self.member}" if self.member else str(self.path)
+
+
+def path_of_file(text: str | os.PathLike[str], name: str = "it") -> Path:
+    """Return the path of a file; raise ValueError for a URL, with the ``name`` of the option."""
+    if _URL.match(os.fspath(text)):
+        raise ValueError(f"{name} must be a file, not the URL {text}")
+    return Path(os.fspath(text).removeprefix("file://"))
 
 
 class Source(Protocol):
@@ -309,7 +372,7 @@ def naming_input(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def naming_output(path: Path) -> Iterator[None]:
+def naming_output(path: Path | Url) -> Iterator[None]:
     """Add the file's name to every OSError; an error of the path becomes an ``OutputError``."""
     try:
         yield
@@ -338,13 +401,17 @@ def begin_whole(part: Path) -> Path:
 
 
 @contextmanager
-def renaming(part: Path, path: Path) -> Iterator[None]:
-    """Let errors of a part file name the output, which is the name that its user knows."""
+def renaming(part: Path, path: Path | Url) -> Iterator[None]:
+    """Let errors of a part file name the output, which is the name that its user knows.
+
+    The part file of a URL is in another place, which is named, too.
+    """
     try:
         yield
     except (OSError, OutputError) as error:
         if len(error.args) == 1:
-            error.args = (str(error).replace(str(part), str(path)),)
+            shown = f"{part}, the part file of {path}" if isinstance(path, Url) else str(path)
+            error.args = (str(error).replace(str(part), shown),)
         raise
 
 

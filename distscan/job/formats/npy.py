@@ -1,5 +1,6 @@
 """The format ``.npy``, an ``interface.Format``."""
 
+import math
 import os
 import re
 import threading
@@ -15,7 +16,7 @@ from numpy.lib import format
 from ...core.errors import InputError, OutputError
 from . import files
 from .files import File
-from .interface import NUMBERS, Layout, naming_input, unlinked
+from .interface import NUMBERS, Layout, Url, naming_input, unlinked
 
 #: One thread at a time lets NumPy parse a header: before 3.11.8 and 3.12.2, Python may raise
 #: SystemError if two do.
@@ -32,20 +33,34 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> File:
     """
     with files.opened(path) as stream, naming_input(path):
         stamp = files.stamp_of(stream)
-        try:
-            shape, fortran, dtype = read_header(stream)
-        except OSError:
-            raise
-        except Exception as error:  # NumPy's parser raises many types for a wrong header
-            stream.seek(0)
-            reason = files.other_format(stream) or str(error).split("\n")[0].rstrip(".")
-            raise InputError(f"{path} is not a .npy file: {reason}") from None
-        fortran = bool(fortran) and len(shape) > 1
+        shape, fortran, dtype = header_at(stream, path)
         file = File(path, dtype, shape, stream.tell(), stamp, fortran)
     files.check(file, kinds)
-    if stamp.size < file.end:
-        raise InputError(f"{path} is truncated: {stamp.size} of {file.end} bytes")
+    check_size(file, stamp.size)
     return file
+
+
+def header_at(stream: BinaryIO, path: Path | Url) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return the shape, whether axis 0 varies fastest of several, and the type.
+
+    Goes to the first element. Raises ``InputError`` if there is no header.
+    """
+    try:
+        shape, fortran, dtype = read_header(stream)
+    except OSError:
+        raise
+    except Exception as error:  # NumPy's parser raises many types for a wrong header
+        stream.seek(0)
+        reason = files.other_format(stream) or str(error).split("\n")[0].rstrip(".")
+        raise InputError(f"{path} is not a .npy file: {reason}") from None
+    return shape, bool(fortran) and len(shape) > 1, dtype
+
+
+def check_size(file: files.Header, size: int) -> None:
+    """Raise ``InputError`` if there are fewer bytes than the header says."""
+    end = file.start + math.prod(file.shape) * file.dtype.itemsize
+    if size < end:
+        raise InputError(f"{file.path} is truncated: {size} of {end} bytes")
 
 
 def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
