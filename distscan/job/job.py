@@ -77,6 +77,7 @@ class FileJob(NamedTuple):
         """
         scan, run = self.scan, self.run
         source = formats.inspect(self.inputs, scan.op, raw=scan.raw, shape=scan.shape)
+        formats.replace_nulls(source, scan)
         marks = formats.inspect_segments(self.segments, source)
         scan = scan._replace(segments=None if marks is None else marks.dtype)
         if run.check and source.dtype.kind in "mM":

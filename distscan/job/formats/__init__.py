@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 
 from ...core.errors import InputError
 from ...core.operators import Operator
-from . import files, hdf5, netcdf, npy, npz
-from .interface import NUMBERS, Fill, Format, Location, Source
+from ...options import ScanOptions
+from . import arrow, files, hdf5, netcdf, npy, npz, parquet
+from .interface import NUMBERS, Fill, Format, Location, Source, option
+from .table import Column, columns_of
 
 _FORMATS: dict[str, Format] = {
     ".npy": npy,
     ".npz": npz,
     **dict.fromkeys((".h5", ".hdf5"), hdf5),
     **dict.fromkeys((".nc", ".nc4"), netcdf),
+    **dict.fromkeys((".parquet", ".pq"), parquet),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), arrow),
 }
 
 
@@ -45,6 +49,12 @@ def scanned_name(name: str) -> str:
     if of(path) in {npy, npz}:
         return f"{name.removesuffix('.npy').removesuffix('.npz')}.scan.npy"
     return f"{path.stem}.scan{path.suffix}"
+
+
+def parts(location: Location) -> list[Location]:
+    """Return the arrays of an input: of a folder, those of its Parquet files, by their names."""
+    names = sorted(location.path.glob("*.parquet")) if location.path.is_dir() else []
+    return [Location(name, location.member) for name in names] or [location]
 
 
 # ---- inputs ---------------------------------------------------------------------------------
@@ -74,11 +84,31 @@ def inspect(
     return sources[0] if len(sources) == 1 else JoinedFiles(sources)
 
 
+def replace_nulls(source: Source, scan: ScanOptions) -> None:
+    """Let the elements of a source without a value count for what the options say."""
+    if scan.nulls == "refuse":
+        return
+    columns = columns_of(source)
+    if not columns:
+        raise ValueError(
+            f"{option('nulls', scan.nulls, repr(scan.nulls))} is for Parquet and Arrow: "
+            f"{source.name} has no nulls"
+        )
+    for column in columns:
+        column.replace_nulls(scan)
+
+
 def inspect_segments(location: Location | None, source: Source) -> Source | None:
-    """Check the file of flags or keys for the elements of ``source``, and return its contents."""
+    """Check the file of flags or keys for the elements of ``source``, and return its contents.
+
+    If there is no such file, this is the name of another column of the same tables.
+    """
     if location is None:
         return None
-    marks = of(location.path).inspect(location.path, f"{NUMBERS}SU", location.member)
+    columns: list[Column] = [] if location.member or location.path.exists() else columns_of(source)
+    names = [Location(each.path, str(location.path)) for each in columns] or [location]
+    keys = [of(path).inspect(path, f"{NUMBERS}SU", member) for path, member in names]
+    marks = keys[0] if len(keys) == 1 else JoinedFiles(keys)
     if marks.shape not in (source.shape, (source.n,)):
         raise InputError(f"{marks.name} has shape {marks.shape}; {source.name} has {source.shape}")
     return marks
@@ -93,7 +123,7 @@ class JoinedFiles:
     fortran, grain = False, 1
 
     def __init__(self, files: Sequence[Source]) -> None:
-        self._files, first = files, files[0]
+        self.parts, first = files, files[0]
         for file in files:
             if file.fortran:
                 raise InputError(f"{file.name} is in Fortran order; parts must be in C order")
@@ -116,39 +146,46 @@ class JoinedFiles:
     @property
     def name(self) -> str:
         """The name for messages."""
-        return f"{self._files[0].name} and {len(self._files) - 1} more"
+        return f"{self.parts[0].name} and {len(self.parts) - 1} more"
 
     def terms(self) -> dict[str, object]:
         """Return what must be the same on every rank, by name."""
-        terms: dict[str, object] = {"the parts": [file.name for file in self._files]}
-        for file in self._files:
+        terms: dict[str, object] = {f"the parts of {self.name}": [each.name for each in self.parts]}
+        for file in self.parts:
             terms |= file.terms()
         return terms
 
     def needs_window(self, *, flattened: bool) -> bool:
         """Return whether a file needs one."""
-        return any(file.needs_window(flattened=flattened) for file in self._files)
+        return any(file.needs_window(flattened=flattened) for file in self.parts)
 
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = 0) -> Iterator[Fill]:
-        """Yield a function that fills arrays. Each thread has its latest file open."""
-        latest, opened = threading.local(), dict[int, ExitStack]()
+        """Yield a function that fills arrays. Each thread's latest file is open, once for all."""
+        lock, latest = threading.Lock(), dict[int, int]()  # the files of threads
+        opened = dict[int, tuple[ExitStack, Fill]]()
+
+        def change(thread: int, i: int) -> Fill:
+            with lock:
+                before = latest.pop(thread, None)
+                if before is not None and before != i and before not in latest.values():
+                    opened.pop(before)[0].close()
+                if i not in opened:
+                    stack = ExitStack()
+                    opened[i] = stack, stack.enter_context(self.parts[i].reading(window=window))
+                latest[thread] = i
+                return opened[i][1]
 
         def fill(elements: NDArray[Any], low: int) -> None:
             at, high = low, low + elements.size
             while at < high:
                 i = bisect_right(self._starts, at) - 1
                 start, end = self._starts[i], min(self._starts[i + 1], high)
-                if getattr(latest, "file", None) != i:
-                    latest.file, thread = None, threading.get_ident()
-                    opened.setdefault(thread, ExitStack()).close()
-                    reading = self._files[i].reading(window=window)
-                    latest.fill, latest.file = opened[thread].enter_context(reading), i
-                latest.fill(elements[at - low : end - low], at - start)
+                change(threading.get_ident(), i)(elements[at - low : end - low], at - start)
                 at = end
 
         try:
             yield fill
         finally:
-            for stack in opened.values():
+            for stack, _ in opened.values():
                 stack.close()

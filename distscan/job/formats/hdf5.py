@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from ...core.errors import InputError, OutputError
 from . import files
 from .files import File, Indirect
-from .interface import NUMBERS, WINDOW, Fill, Layout, Location, Source, naming_input
+from .interface import NUMBERS, WINDOW, Fill, Layout, Location, Source, imported, naming_input
 
 #: Filters by their numbers, and what brings them.
 _FILTERS = MappingProxyType(
@@ -37,17 +36,6 @@ _FILTERS = MappingProxyType(
 #: Attributes that are of the file's structure.
 _STRUCTURE = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "DIMENSION_LABELS"}
 _DEFAULT = "/data"  # the name of an output whose input has none
-
-
-def imported(name: str, extra: str) -> Any:
-    """Import a package, which few jobs need; raise ``InputError`` if there is none."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise InputError(
-            f"{extra} needs {name}, which cannot be imported ({error}): "
-            f"pip install 'distscan[{extra}]'"
-        ) from error
 
 
 _h5py = partial(imported, "h5py", "hdf5")

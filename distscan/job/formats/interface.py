@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -35,8 +36,9 @@ Fill = Callable[[NDArray[Any], int], None]
 #: Shows progress: the phase, the bytes done, all bytes.
 Show = Callable[[str, int, int], None]
 
-#: ``FILE::PATH``: the suffixes of formats whose files hold several arrays.
-_OF_MEMBER = re.compile(r"(.+?\.(?:h5|hdf5|nc|nc4|npz))::(.*)", re.IGNORECASE | re.DOTALL)
+#: ``FILE::PATH``: the suffixes of formats whose files hold several arrays; and ``FOLDER/::PATH``.
+_SUFFIXES = "h5|hdf5|nc|nc4|npz|parquet|pq|arrow|feather|ipc"
+_OF_MEMBER = re.compile(rf"(.+?(?:\.(?:{_SUFFIXES})|/))::(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class Location(NamedTuple):
@@ -172,6 +174,17 @@ class Format(Protocol):
 
     def reopen(self, path: Path, layout: Layout) -> Target | None:
         """Return the target in a file that ``create`` has made for the same array; else None."""
+
+
+def imported(name: str, extra: str) -> Any:
+    """Import a package, which few jobs need; raise ``InputError`` if there is none."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"{extra} needs {name}, which cannot be imported ({error}): "
+            f"pip install 'distscan[{extra}]'"
+        ) from error
 
 
 # ---- errors of the system become errors of the library, with the file's name ----------------

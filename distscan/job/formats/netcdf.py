@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...core.errors import InputError, OutputError
 from . import hdf5
 from .files import File, Indirect, opened
-from .interface import NUMBERS, WINDOW, Fill, Layout, Source
+from .interface import NUMBERS, WINDOW, Fill, Layout, Source, imported
 
 #: The number types of NetCDF.
 _TYPES = {"f4", "f8", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8))}
@@ -32,7 +32,7 @@ _OF_VALUES = {
 }
 
 
-_h5netcdf = partial(hdf5.imported, "h5netcdf", "netcdf")
+_h5netcdf = partial(imported, "h5netcdf", "netcdf")
 
 
 # ---- input -----------------------------------------------------------------------------------

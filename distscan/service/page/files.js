@@ -5,8 +5,8 @@ import { folder, lastPart, visible, whole } from "./format.js";
 
 const FLAGS = ["exclusive", "reverse", "check", "force", "resume", "trust_input"];
 const VALUES = ["dtype", "axis", "initial", "raw", "segments", "state", "strategy", "backend",
-  "threads", "memory", "shape", "trace"];
-const DEFAULT = { strategy: "auto", backend: "auto" };
+  "threads", "memory", "shape", "nulls", "trace"];
+const DEFAULT = { strategy: "auto", backend: "auto", nulls: "refuse" };
 
 /** Return the options of a request that are not the defaults, as text. */
 export function options(request) {
