@@ -330,6 +330,11 @@ def file_job_parser() -> Parser:
     )
     add("--force", action="store_true", help="replace an existing OUTPUT, and the FILE of --trace")
     add("--check", action="store_true", help="recompute with NumPy and compare")
+    add(
+        "--like",
+        action="store_true",
+        help="chunk and compress OUTPUT as INPUT is, of HDF5 and NetCDF-4; one rank writes it",
+    )
     add("--json", action="store_true", help="print the report as one JSON object")
     add("--quiet", action="store_true", help="print no progress and no report")
     add("--version", action="version", version=f"distscan {__version__}")

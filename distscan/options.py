@@ -134,7 +134,7 @@ class RunOptions(NamedTuple):
 
     Attributes
     ----------
-    backend, strategy, threads, memory, force, check, resume, trust_input
+    backend, strategy, threads, memory, force, check, like, resume, trust_input
         As in ``scan_file``.
     """
 
@@ -144,6 +144,7 @@ class RunOptions(NamedTuple):
     memory: int | None = None
     force: bool = False
     check: bool = False
+    like: bool = False
     resume: bool = False
     trust_input: bool = False
 

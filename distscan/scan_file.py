@@ -44,6 +44,7 @@ def scan_file(
     memory: int | None = None,
     force: bool = False,
     check: bool = False,
+    like: bool = False,
     state: _Path | None = None,
     resume: bool = False,
     trust_input: bool = False,
@@ -89,6 +90,9 @@ def scan_file(
         Whether to replace an existing output, and an existing trace.
     check
         Whether to recompute the scan with NumPy, and compare.
+    like
+        Whether an output of HDF5 or NetCDF-4 is chunked and compressed as the input is. One rank
+        then writes it, at the end of the job.
     state
         A file with the running value. The scan begins after that value, if the file exists, and
         the value at its end replaces it. One job at a time uses it.
@@ -103,8 +107,8 @@ def scan_file(
         Of "fsum": every element is a multiple of 2^low, below 2^high in magnitude, as in ``scan``.
     progress
         A function that is called on rank 0, some ten times a second, with the phase ("resume",
-        "window", "reduce", "scan" or "check"), and with the bytes of the input that are done, and
-        all its bytes.
+        "window", "reduce", "scan", "check" or "encode"), and with the bytes of the input, or of the
+        output, that are done, and all its bytes.
 
     Returns
     -------
@@ -166,6 +170,7 @@ def scan_file(
         threads=threads,
         force=force,
         check=check,
+        like=like,
         raw=raw,
         shape=shape,
         nulls=nulls,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import InputError
+from ...core.errors import InputError, OutputError
 from ...core.operators import Operator
 from ...options import ScanOptions
 from . import arrow, files, hdf5, netcdf, npy, npz, parquet
@@ -96,6 +96,18 @@ def replace_nulls(source: Source, scan: ScanOptions) -> None:
         )
     for column in columns:
         column.replace_nulls(scan)
+
+
+def check_like(source: Source, output: Path) -> None:
+    """Refuse an output that cannot be chunked and compressed as the input is."""
+    form = of(output)
+    if form not in {hdf5, netcdf}:
+        raise OutputError(f"{option('like')} is for outputs of HDF5 and NetCDF-4, not {output}")
+    if hdf5.chunked(source) is None:
+        raise InputError(
+            f"{option('like')} needs an input of HDF5 or NetCDF-4 that is chunked: "
+            f"{source.name} is not"
+        )
 
 
 def inspect_segments(location: Location | None, source: Source) -> Source | None:

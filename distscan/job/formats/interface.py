@@ -155,6 +155,7 @@ class Layout(NamedTuple):
     fortran: bool = False  # whether axis 0 varies fastest, of several axes
     member: str = ""  # its name in the file, if the caller has given one
     like: Source | None = None  # the input, whose names and attributes are carried over
+    packed: bool = False  # whether the array is chunked and compressed as that of the input
 
 
 class Format(Protocol):
