@@ -248,7 +248,8 @@ def renaming(part: Path, path: Path) -> Iterator[None]:
         yield
     except (OSError, OutputError) as error:
         if len(error.args) == 1:
-            error.args = (str(error).replace(str(part), str(path)),)
+            text = str(error).replace(str(whole_of(part)), str(path))
+            error.args = (text.replace(str(part), str(path)),)
         raise
 
 

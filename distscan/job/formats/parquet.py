@@ -105,11 +105,41 @@ def encode(fill: Fill, layout: Layout, path: Path, show: Show) -> None:
 def write(output: Output, stream: Any, groups: Iterator[Any]) -> None:
     """Write row groups; columns are compressed as in the first file of the input."""
     options: dict[str, Any] = {}
+    schema = _without_views(output.schema)
     first = output.columns[0] if output.columns else None
     if isinstance(first, ParquetColumn) and (options := first.options()):
         codecs = options["compression"]
         codecs[output.field.name] = codecs[first.leaf.name]
-    with _parquet().ParquetWriter(stream, output.schema, **options) as writer:
+    with _parquet().ParquetWriter(stream, schema, **options) as writer:
         for group in groups:
-            if group.num_rows:
-                writer.write_table(group, row_group_size=group.num_rows)
+            columns = [
+                column if column.type == type else _recoded(column, type)
+                for column, type in zip(group.columns, schema.types, strict=True)
+            ]
+            each = table.arrow().table(columns, schema)
+            writer.write_table(each, row_group_size=max(1, each.num_rows))
+
+
+def _without_views(schema: Any) -> Any:
+    """Return a schema that is written: pyarrow writes no dictionaries of views, as polars has."""
+    arrow = table.arrow()
+    plain = {arrow.string_view(): arrow.large_string(), arrow.binary_view(): arrow.large_binary()}
+    for i, field in enumerate(schema):
+        type = field.type
+        if arrow.types.is_dictionary(type) and type.value_type in plain:
+            values = plain[type.value_type]
+            recoded = arrow.dictionary(type.index_type, values, type.ordered)
+            schema = schema.set(i, field.with_type(recoded))
+    return schema
+
+
+def _recoded(column: Any, type: Any) -> Any:
+    """Return a column whose dictionaries have values of the type of another one."""
+    arrow = table.arrow()
+    chunks = [
+        arrow.DictionaryArray.from_arrays(
+            chunk.indices, chunk.dictionary.cast(type.value_type), ordered=type.ordered
+        )
+        for chunk in column.chunks
+    ]
+    return arrow.chunked_array(chunks, type)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core import dtypes
 from ...core.errors import InputError, OutputError
 from ...core.operators import BUILTIN
 from ...options import ScanOptions
@@ -90,8 +91,7 @@ def find(schema: Any, path: Path, member: str, kinds: str) -> Leaf:
     else:
         # Most tables have times beside the numbers of interest.
         for wanted in ("iuf", kinds):
-            types = [dtype_of(leaf.type) for leaf in leaves]
-            pairs = zip(leaves, types, strict=True)
+            pairs = [(leaf, dtype_of(leaf.type)) for leaf in leaves]
             matches = [leaf for leaf, dtype in pairs if dtype is not None and dtype.kind in wanted]
             if matches:
                 break
@@ -197,7 +197,10 @@ def _digests(array: Any) -> NDArray[Any]:
     if not pyarrow.types.is_dictionary(array.type):
         array = array.cast(pyarrow.large_binary()).dictionary_encode()
     codes, inverse = np.unique(np.asarray(array.indices), return_inverse=True)
-    texts = array.dictionary.take(pyarrow.array(codes)).cast(pyarrow.large_binary())
+    texts = array.dictionary
+    if texts.type in (pyarrow.string_view(), pyarrow.binary_view()):  # which ``take`` does not know
+        texts = texts.cast(pyarrow.large_binary())
+    texts = texts.take(pyarrow.array(codes)).cast(pyarrow.large_binary())
     digests = [blake2b(text or b"", digest_size=_DIGEST).digest() for text in texts.to_pylist()]
     found: NDArray[Any] = np.array(digests, f"S{_DIGEST}")[inverse]
     return found
@@ -282,7 +285,8 @@ class Column(Indirect):
             if array.null_count and (self._null is None):
                 self._refuse_null(at + int(np.asarray(array.is_null()).argmax()))
             at += len(array)
-            rest.append(_elements(array, self.dtype, self._null))
+            with self.explained():
+                rest.append(_elements(array, self.dtype, self._null))
             count += len(array)
             while count >= step:
                 joined = rest[0] if len(rest) == 1 else np.concatenate(rest)
@@ -319,11 +323,12 @@ class Column(Indirect):
 @contextmanager
 def explained(file: File, reason: str = "") -> Iterator[None]:
     """Turn the errors of pyarrow for what is damaged into an ``InputError``."""
+    pyarrow = arrow()
     try:
         yield
     except InputError:
         raise
-    except (arrow().ArrowException, OSError, ValueError, OverflowError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         assert file.stamp is not None
         files.check_unchanged(file.path, file.stamp)
         raise InputError(f"cannot read {file.path}: {reason or first_line(error)}") from error
@@ -341,42 +346,42 @@ def _null(column: Column, scan: ScanOptions) -> Any:
         if dtype.kind == "M":
             raise ValueError(f"{column.name} holds {dtype}, which has no 0: nulls cannot be 0")
         return np.zeros((), dtype)[()]
-    op = BUILTIN["sum"] if scan.op == "fsum" else scan.op
+    op, wanted = (BUILTIN["sum"], None) if scan.op == "fsum" else (scan.op, scan.dtype)
     refused = f"nulls of {column.name} cannot be skipped: "
     if op.identity is None:
         raise ValueError(f"{refused}operator {op.name!r} has no identity")
-    try:
-        null = np.asarray(op.identity(dtype)).astype(dtype)
-        seen = null if op.load is None else np.asarray(op.load(null.reshape(1)))[0]
-        wide = dtype if scan.dtype is None else scan.dtype
-        neutral = np.asarray(op.identity(wide)).astype(wide)
-        same = seen.tobytes() == null.tobytes() and null.astype(wide).tobytes() == neutral.tobytes()
-    except (TypeError, ValueError, OverflowError, ArithmeticError):
-        same = False
-    if not same:
-        raise ValueError(
-            f"{refused}{dtype} does not hold the identity of {op.name!r}; fill or cast the column"
-        )
-    return null[()]
+    acc = dtypes.resolve(op, dtype, wanted).acc
+    neutral = np.asarray(op.identity(acc)).astype(acc).reshape(1)
+    null = dtypes.cast(neutral, dtype)
+    read = dtypes.cast(null, acc)
+    if op.load is not None:
+        read = np.asarray(op.load(read))
+    if read.tobytes() != neutral.tobytes():
+        raise ValueError(f"{refused}{dtype} has no value that changes nothing in {op.name!r}")
+    return null[0]
 
 
 class _Pieces:
     """The latest pieces of a column, in some bytes of memory; several threads may ask at once.
 
     A group is decoded by one thread at a time, from its beginning on. Whoever needs a later piece
-    of it goes on where another thread has stopped.
+    of it goes on where another thread has stopped. Of several threads that wait, the one that needs
+    the earliest piece comes first: so no thread runs far ahead of others, which would need pieces
+    that are no longer in memory.
     """
 
     def __init__(self, column: Column, window: int) -> None:
         self._column = column
         # Half of the window is for pieces on their way.
         self._step = max(1, window // (4 * READERS) // column.dtype.itemsize)
-        self._room = window // 2
-        self._lock, self._nbytes = threading.Lock(), 0
+        self._room, self._nbytes = window // 2, 0
+        # All that follows is changed by one thread at a time.
+        self._changed = threading.Condition()
         self._latest: OrderedDict[tuple[int, int], NDArray[Any]] = OrderedDict()
-        self._groups: dict[int, threading.Lock] = {}
+        self._waiting: dict[int, list[int]] = {}  # the pieces of groups that threads wait for
+        self._busy: set[int] = set()  # groups
         self._begun: OrderedDict[int, _Begun] = OrderedDict()
-        self._opened: list[Any] = []
+        self._opened: list[Any] = []  # files that no thread uses
 
     def fill(self, elements: NDArray[Any], low: int) -> None:
         """Fill an array with the elements from a row on."""
@@ -390,27 +395,40 @@ class _Pieces:
             at += count
 
     def _piece(self, group: int, number: int) -> NDArray[Any]:
-        with self._lock:
-            alone = self._groups.setdefault(group, threading.Lock())
-        with alone:
-            with self._lock:
-                piece = self._latest.get((group, number))
-                if piece is not None:
-                    self._latest.move_to_end((group, number))
-                    return piece
-                begun = self._begun.pop(group, None)
-            if begun is None or begun.number > number:
-                begun = self._begin(group)
-            while True:
-                piece, here = next(begun.pieces), begun.number
-                begun.number += 1
-                self._keep(group, here, piece)
-                if here == number:
-                    self._put_back(group, begun)
-                    return piece
+        with self._changed:
+            waiting = self._waiting.setdefault(group, [])
+            waiting.append(number)
+            self._changed.wait_for(lambda: group not in self._busy and number == min(waiting))
+            waiting.remove(number)
+            piece = self._latest.get((group, number))
+            if piece is not None:
+                self._latest.move_to_end((group, number))
+                self._changed.notify_all()
+                return piece
+            self._busy.add(group)
+            begun = self._begun.pop(group, None)
+        try:
+            return self._decode(group, number, begun)
+        finally:
+            with self._changed:
+                self._busy.remove(group)
+                self._changed.notify_all()
+
+    def _decode(self, group: int, number: int, begun: "_Begun | None") -> NDArray[Any]:
+        if begun is not None and begun.number > number:
+            self._close(begun)
+            begun = None
+        begun = begun or self._begin(group)
+        while True:
+            piece = next(begun.pieces)
+            self._keep(group, begun.number, piece)
+            begun.number += 1
+            if begun.number > number:
+                self._put_back(group, begun)
+                return piece
 
     def _begin(self, group: int) -> "_Begun":
-        with self._lock:
+        with self._changed:
             opened = self._opened.pop() if self._opened else None
         if opened is None:
             with self._column.explained():
@@ -418,26 +436,31 @@ class _Pieces:
         return _Begun(opened, self._column.pieces(opened, group, self._step))
 
     def _keep(self, group: int, number: int, piece: NDArray[Any]) -> None:
-        with self._lock:
+        with self._changed:
+            before = self._latest.pop((group, number), None)
             self._latest[group, number] = piece
-            self._nbytes += piece.nbytes
+            self._nbytes += piece.nbytes - (0 if before is None else before.nbytes)
             while self._nbytes > self._room and len(self._latest) > 1:
                 _, oldest = self._latest.popitem(last=False)
                 self._nbytes -= oldest.nbytes
 
     def _put_back(self, group: int, begun: "_Begun") -> None:
-        """Keep a group that is decoded in part, or else the open file."""
-        if begun.number < self._column.count(group, self._step):
-            with self._lock:
-                self._begun[group] = begun
-                if len(self._begun) <= READERS:
-                    return
-                _, begun = self._begun.popitem(last=False)
-            begun.pieces.close()
-        else:
-            for _ in begun.pieces:  # it checks the number of rows
+        """Keep a group that is decoded in part, or else its open file."""
+        if begun.number == self._column.count(group, self._step):
+            for _ in begun.pieces:  # there is none; this checks the number of rows
                 pass
-        with self._lock:
+            self._close(begun)
+            return
+        with self._changed:
+            self._begun[group] = begun
+            oldest = self._begun.popitem(last=False)[1] if len(self._begun) > READERS else None
+        if oldest is not None:
+            self._close(oldest)
+
+    def _close(self, begun: "_Begun") -> None:
+        """Let others use the file."""
+        begun.pieces.close()
+        with self._changed:
             self._opened.append(begun.opened)
 
 
@@ -559,7 +582,7 @@ def check(path: Path, layout: Layout, write: Write) -> None:
     """Write the table without its rows, into memory; raise ``OutputError`` if that fails."""
     table = Output.of(path, layout)
     with explaining(path):
-        write(table, arrow().BufferOutputStream(), iter(()))
+        write(table, arrow().BufferOutputStream(), iter([table.schema.empty_table()]))
 
 
 def write_file(fill: Fill, layout: Layout, path: Path, show: Show, write: Write) -> None:
