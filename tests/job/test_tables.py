@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from distscan import InputError, Operator, OutputError, scan_file
-from distscan.job import formats, output, plan
+from distscan.job import formats, output, plan, restart
 from distscan.job.formats import parquet, table
 from distscan.job.formats.files import Staging
+from support.jobs import full_after, spoil
 from support.processes import python
 
 pa = pytest.importorskip("pyarrow", reason="no pyarrow")
@@ -445,6 +446,23 @@ def test_what_is_carried_over(made, scan, folder, comm):
     assert "total" in polars.read_parquet(folder / "y.parquet").columns
 
 
+@pytest.mark.parametrize("codec", ["NONE", "SNAPPY", "GZIP", "BROTLI", "ZSTD", "LZ4"])
+def test_compression(codec, folder, comm, scan):
+    """Of each column on its own; that of the result is that of its input."""
+    codecs = {"x": codec, "k": "ZSTD", "s.p": "GZIP"}
+    t = pa.table({"x": [1, 2], "k": [3, 4], "s": [{"p": 5}, {"p": 6}]})
+    if comm.rank == 0:
+        pq.write_table(t, folder / "x.parquet", compression=codecs, use_dictionary=["k"])
+    comm.Barrier()
+    scan(f"{folder}/x.parquet::x")
+    group = pq.read_metadata(folder / "y.parquet").row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(4)}
+    stored = {name: each.compression for name, each in columns.items()}
+    name = "UNCOMPRESSED" if codec == "NONE" else codec
+    assert stored == {"x": name, "k": "ZSTD", "s.p": "GZIP", "x.scan": name}
+    assert [name for name, each in columns.items() if each.has_dictionary_page] == ["k"]
+
+
 def test_batches_that_are_carried_over(made, scan, folder):
     t = pa.table({"c": pa.array(["u", "v", "u"]).dictionary_encode(), "x": [1, 2, 3]})
     t = t.replace_schema_metadata({"who": "we"})
@@ -512,6 +530,53 @@ def test_resumed(step, suffix, made, scan, folder, comm, rng, monkeypatch):
     assert not made
     np.testing.assert_array_equal(values(t, "x.scan"), x.cumsum())
     assert sorted(each.name for each in folder.iterdir()) == ["x.parquet", f"y{suffix}"]
+
+
+def test_stopped_on_the_way(made, scan, comm, rng, monkeypatch):
+    """A job goes on after the last of its records, and decodes the rest alone."""
+    x = pa.array(rng.integers(-9, 9, 2000), mask=rng.random(2000) < 0.1)
+    path = made("x", {"k": np.arange(2000) // 300, "x": x})
+    monkeypatch.setattr(plan, "CPU_CHUNK", 800)
+    monkeypatch.setattr(restart, "PERIOD", 0)
+    monkeypatch.setattr(restart, "_SHARE", 0)
+    options = {"segments": "k", "nulls": "skip", "resume": True, "threads": 1, "trust_input": True}
+    with monkeypatch.context() as patch:
+        spoil(patch, full_after(4))
+        with pytest.raises(OSError, match="no more"):
+            scan(f"{path}::x", **options, force=False)
+    with pytest.raises(ValueError, match="nulls was skip, and is zero"):
+        scan(f"{path}::x", **options | {"nulls": "zero"}, force=False)
+    rows, _ = counted(monkeypatch, comm)
+    t = scan(f"{path}::x", **options, force=False).to_pandas()
+    want = t.assign(x=t["x"].fillna(0)).groupby("k")["x"].cumsum().where(t["x"].notna())
+    pandas.testing.assert_series_equal(t["x.scan"], want, check_names=False)
+    assert sum(comm.allgather(sum(rows))) < 2 * 2 * 2000  # of two columns, in two sweeps
+
+
+@pytest.mark.one_rank
+@pytest.mark.parametrize("suffix", BOTH.values())
+def test_killed_while_the_table_is_written(suffix, tmp_path):
+    pq.write_table(pa.table({"x": np.arange(1000)}), tmp_path / "x.parquet", row_group_size=100)
+    program = """
+import os, signal, sys
+from distscan.job.formats import table
+def killed(output, fill, show, real=table.Output.tables):
+    for i, each in enumerate(real(output, fill, show)):
+        yield each
+        if i == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+table.Output.tables = killed
+from distscan.cli import main
+sys.exit(main([*sys.argv[1:], "--backend", "cpu", "--resume"]))
+"""
+    run = python(program, tmp_path / "x.parquet", "-o", tmp_path / f"y{suffix}")
+    assert run.returncode == -9
+    assert not (tmp_path / f"y{suffix}").exists()
+    options = {"backend": "cpu", "resume": True}
+    scan_file(tmp_path / "x.parquet", tmp_path / f"y{suffix}", **options)
+    t = read(tmp_path / f"y{suffix}")
+    np.testing.assert_array_equal(values(t, "x.scan"), np.arange(1000).cumsum())
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["x.parquet", f"y{suffix}"]
 
 
 @pytest.mark.parametrize("suffix", BOTH.values())

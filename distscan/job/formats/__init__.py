@@ -117,7 +117,8 @@ def inspect_segments(location: Location | None, source: Source) -> Source | None
     """
     if location is None:
         return None
-    columns: list[Column] = [] if location.member or location.path.exists() else columns_of(source)
+    is_name = not location.member and len(location.path.parts) == 1 and not location.path.exists()
+    columns: list[Column] = columns_of(source) if is_name else []
     names = [Location(each.path, str(location.path)) for each in columns] or [location]
     keys = [of(path).inspect(path, f"{NUMBERS}SU", member) for path, member in names]
     marks = keys[0] if len(keys) == 1 else JoinedFiles(keys)
