@@ -102,6 +102,8 @@ def test_example(name, run_example, comm, folder):
     if name == "rain.py":
         pytest.importorskip("h5netcdf", reason="rain.py needs h5netcdf")
         pytest.importorskip("xarray", reason="rain.py needs xarray")
+    if name == "accounts.py":
+        pytest.importorskip("pyarrow", reason="accounts.py needs pyarrow")
     if name == "long_sequence.py":
         pytest.importorskip("torch", reason="long_sequence.py needs PyTorch")
     _, lines = run_example(name, str(folder))
