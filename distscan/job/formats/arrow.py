@@ -38,7 +38,8 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     found = opened._replace(dtype=dtype, shape=(sum(rows),), member=leaf.name)
     files.check(found, kinds)
     codecs = [batch.codec for batch in batches if batch.codec is not None]
-    return ArrowColumn(found, leaf, rows, codecs[0] if codecs else None)
+    codec = codecs[0] if codecs else None
+    return ArrowColumn(found, leaf, rows, keys="S" in kinds, codec=codec)
 
 
 def _other_format(start: bytes, stream: BinaryIO) -> str:
@@ -68,8 +69,10 @@ def _open(path: Path, **options: Any) -> Any:
 class ArrowColumn(Column):
     """A column of a file of record batches."""
 
-    def __init__(self, file: File, leaf: table.Leaf, rows: list[int], codec: str | None) -> None:
-        super().__init__(file, leaf, rows)
+    def __init__(
+        self, file: File, leaf: table.Leaf, rows: list[int], *, keys: bool, codec: str | None
+    ) -> None:
+        super().__init__(file, leaf, rows, keys=keys)
         self.codec = codec
 
     def open(self) -> Any:

@@ -28,7 +28,7 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     dtype = table.check_type(leaf, path, kinds)
     found = opened._replace(dtype=dtype, shape=(sum(rows),), member=leaf.name)
     files.check(found, kinds)
-    return ParquetColumn(found, leaf, rows)
+    return ParquetColumn(found, leaf, rows, keys="S" in kinds)
 
 
 def _open(path: Path, **options: Any) -> Any:
@@ -73,10 +73,11 @@ class ParquetColumn(Column):
                 return {}
             group = metadata.row_group(0)
             stored = [group.column(i) for i in range(metadata.num_columns)]
-        codecs = {each.path_in_schema: _codec(each.compression) for each in stored}
         return {
-            "compression": codecs,
+            "compression": {each.path_in_schema: _codec(each.compression) for each in stored},
             "use_dictionary": [each.path_in_schema for each in stored if each.has_dictionary_page],
+            "write_page_index": any(each.has_column_index for each in stored),
+            "sorting_columns": group.sorting_columns or None,
         }
 
 

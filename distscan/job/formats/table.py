@@ -41,7 +41,7 @@ from .interface import (
 )
 
 _ROWS = 1 << 20  # rows of a group of an output whose input is no table
-_DIGEST = 16  # bytes of the digests that stand for keys of text
+_DIGEST = np.dtype("u8")  # of the digests that stand for keys of text
 
 NO_TYPE = np.dtype(np.void)  # of a column that is not known yet
 
@@ -91,7 +91,7 @@ def find(schema: Any, path: Path, member: str, kinds: str) -> Leaf:
     else:
         # Most tables have times beside the numbers of interest.
         for wanted in ("iuf", kinds):
-            pairs = [(leaf, dtype_of(leaf.type)) for leaf in leaves]
+            pairs = [(leaf, dtype_of(leaf.type, kinds)) for leaf in leaves]
             matches = [leaf for leaf, dtype in pairs if dtype is not None and dtype.kind in wanted]
             if matches:
                 break
@@ -111,14 +111,14 @@ def find(schema: Any, path: Path, member: str, kinds: str) -> Leaf:
     raise InputError(f"there is no {name}; columns: {listed}")
 
 
-def dtype_of(type: Any) -> np.dtype[Any] | None:
-    """Return NumPy's type of the elements of a column; None if a scan cannot take them.
+def dtype_of(type: Any, kinds: str) -> np.dtype[Any] | None:
+    """Return NumPy's type of the elements of a column; None if it has none of these kinds.
 
-    Text, which keys may be, is a digest of so many bytes.
+    Text, which keys may be, is a digest: so GPUs and compiled kernels take it.
     """
     types = arrow().types
     if types.is_dictionary(type):
-        return dtype_of(type.value_type)
+        return dtype_of(type.value_type, kinds)
     name: Any = None
     if types.is_boolean(type) or types.is_integer(type) or types.is_floating(type):
         name = type.to_pandas_dtype()
@@ -128,9 +128,10 @@ def dtype_of(type: Any) -> np.dtype[Any] | None:
         name = f"m8[{type.unit}]"
     elif types.is_date(type):
         name = "M8[D]" if types.is_date32(type) else "M8[ms]"
-    elif _is_text(type):
-        name = f"S{_DIGEST}"
-    return None if name is None else np.dtype(name)
+    elif _is_text(type) and "S" in kinds:
+        name = _DIGEST
+    dtype = None if name is None else np.dtype(name)
+    return None if dtype is None or dtype.kind not in kinds else dtype
 
 
 def _is_text(type: Any) -> bool:
@@ -151,8 +152,8 @@ def _is_text(type: Any) -> bool:
 
 def check_type(leaf: Leaf, path: Path, kinds: str) -> np.dtype[Any]:
     """Return NumPy's type of a column; raise ``InputError`` for what is not of these kinds."""
-    dtype = dtype_of(leaf.type)
-    if dtype is None or dtype.kind not in kinds:
+    dtype = dtype_of(leaf.type, kinds)
+    if dtype is None:
         remedy = ""
         if arrow().types.is_decimal(leaf.type):
             remedy = ": cast it to float64, or to an integer of its smallest unit"
@@ -168,10 +169,10 @@ def check_type(leaf: Leaf, path: Path, kinds: str) -> np.dtype[Any]:
 def _elements(array: Any, dtype: np.dtype[Any], null: Any) -> NDArray[Any]:
     """Return the elements of an array of Arrow; ``null`` takes the place of those without one."""
     types, pyarrow = arrow().types, arrow()
-    if _is_text(array.type) or (types.is_dictionary(array.type) and dtype.kind == "S"):
-        return _digests(array)
-    if types.is_dictionary(array.type):
+    if types.is_dictionary(array.type) and not _is_text(array.type.value_type):
         array = array.dictionary_decode()
+    if types.is_dictionary(array.type) or _is_text(array.type):
+        return _digests(array)
     mask = np.asarray(array.is_null()) if array.null_count else None
     if types.is_boolean(array.type):
         array = array.cast(pyarrow.uint8())
@@ -201,9 +202,11 @@ def _digests(array: Any) -> NDArray[Any]:
     if texts.type in (pyarrow.string_view(), pyarrow.binary_view()):  # which ``take`` does not know
         texts = texts.cast(pyarrow.large_binary())
     texts = texts.take(pyarrow.array(codes)).cast(pyarrow.large_binary())
-    digests = [blake2b(text or b"", digest_size=_DIGEST).digest() for text in texts.to_pylist()]
-    found: NDArray[Any] = np.array(digests, f"S{_DIGEST}")[inverse]
-    return found
+    size = _DIGEST.itemsize
+    digests = b"".join(
+        blake2b(text or b"", digest_size=size).digest() for text in texts.to_pylist()
+    )
+    return np.frombuffer(digests, _DIGEST)[inverse]
 
 
 # ---- input -----------------------------------------------------------------------------------
@@ -220,10 +223,11 @@ class Column(Indirect):
         Whether elements without a value are refused, skipped, or 0.
     """
 
-    def __init__(self, file: File, leaf: Leaf, rows: Sequence[int]) -> None:
-        """``rows`` are those of each group."""
+    def __init__(self, file: File, leaf: Leaf, rows: Sequence[int], *, keys: bool) -> None:
+        """``rows`` are those of each group; ``keys`` says that the elements may be keys."""
         super().__init__(file)
-        self.leaf, self._rows, self._starts = leaf, list(rows), [0, *accumulate(rows)]
+        self.leaf, self._keys = leaf, keys
+        self._rows, self._starts = list(rows), [0, *accumulate(rows)]
         self.nulls, self._null = "refuse", None
         first, *others = rows or (1,)
         if (
@@ -260,7 +264,11 @@ class Column(Indirect):
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[Fill]:
         """Open the file, and yield a function that fills arrays."""
-        yield _Pieces(self, window or WINDOW).fill
+        pieces = _Pieces(self, window or WINDOW)
+        try:
+            yield pieces.fill
+        finally:
+            pieces.close()
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
@@ -310,7 +318,7 @@ class Column(Indirect):
 
     def _refuse_null(self, row: int) -> None:
         remedy = ""
-        if self.dtype.kind != "S":
+        if not self._keys:
             skip, zero = (option("nulls", name, repr(name)) for name in ("skip", "zero"))
             remedy = f": {skip} leaves it out, {zero} counts it as 0"
         raise InputError(f"{self.name} has no value in row {row}{remedy}")
@@ -393,6 +401,14 @@ class _Pieces:
             count = min(len(piece) - begin, high - at)
             elements[at - low : at - low + count] = piece[begin : begin + count]
             at += count
+
+    def close(self) -> None:
+        """Free the memory, and close the file."""
+        for begun in self._begun.values():
+            begun.pieces.close()
+        self._begun.clear()
+        self._opened.clear()
+        self._latest.clear()
 
     def _piece(self, group: int, number: int) -> NDArray[Any]:
         with self._changed:
@@ -513,8 +529,7 @@ class Output(NamedTuple):
                 )
         if name in schema.names:
             raise OutputError(
-                f"{path}: the input has a column {name}; name another, "
-                f"as {Location(Path('FILE' + path.suffix), 'NAME')}"
+                f"{path}: the input has a column {name}; name another for the output, FILE::NAME"
             )
         return cls(schema.append(field), columns, field, layout)
 
