@@ -27,19 +27,19 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
         start = stream.read(8)
         stream.seek(0)
         reason = "" if start.startswith(_MAGIC) else _other_format(start, stream)
-        opened = File(path, table.NO_TYPE, (0,), 0, stamp)
-        with table.explained(opened, reason):
+        file = File(path, table.NO_TYPE, (0,), 0, stamp)
+        with table.explained(file, reason):
             batches = _batches(stream, path)
             with _open(path) as reader:
                 schema = reader.schema
     leaf = table.find(schema, path, member, kinds)
     dtype = table.check_type(leaf, path, kinds)
     rows = [batch.rows for batch in batches]
-    found = opened._replace(dtype=dtype, shape=(sum(rows),), member=leaf.name)
-    files.check(found, kinds)
+    file = file._replace(dtype=dtype, shape=(sum(rows),), member=leaf.name)
+    files.check(file, kinds)
     codecs = [batch.codec for batch in batches if batch.codec is not None]
     codec = codecs[0] if codecs else None
-    return ArrowColumn(found, leaf, rows, keys="S" in kinds, codec=codec)
+    return ArrowColumn(file, leaf, rows, keys="S" in kinds, codec=codec)
 
 
 def _other_format(start: bytes, stream: BinaryIO) -> str:
@@ -79,9 +79,9 @@ class ArrowColumn(Column):
         """Open the file for this column alone."""
         return _open(self.path, included_fields=[self.leaf.places[0]], use_threads=False)
 
-    def decode(self, opened: Any, group: int, step: int) -> Iterator[Any]:
+    def decode(self, handle: Any, group: int, step: int) -> Iterator[Any]:
         """Yield the arrays of a record batch, of ``step`` rows."""
-        array = self.leaf.of(opened.get_batch(group), (0, *self.leaf.places[1:]))
+        array = self.leaf.of(handle.get_batch(group), (0, *self.leaf.places[1:]))
         if not table.arrow().types.is_primitive(array.type):  # places that point elsewhere
             array.validate(full=True)
         for low in range(0, len(array), step):

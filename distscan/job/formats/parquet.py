@@ -20,15 +20,15 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     with files.opened(path) as stream, naming_input(path):
         stamp = files.stamp_of(stream)
         reason = "" if stream.read(4) == b"PAR1" else files.other_format(stream)
-    opened = File(path, table.NO_TYPE, (0,), 0, stamp)
-    with table.explained(opened, reason), _open(path) as file:
-        schema, metadata = file.schema_arrow, file.metadata
+    file = File(path, table.NO_TYPE, (0,), 0, stamp)
+    with table.explained(file, reason), _open(path) as opened:
+        schema, metadata = opened.schema_arrow, opened.metadata
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     leaf = table.find(schema, path, member, kinds)
     dtype = table.check_type(leaf, path, kinds)
-    found = opened._replace(dtype=dtype, shape=(sum(rows),), member=leaf.name)
-    files.check(found, kinds)
-    return ParquetColumn(found, leaf, rows, keys="S" in kinds)
+    file = file._replace(dtype=dtype, shape=(sum(rows),), member=leaf.name)
+    files.check(file, kinds)
+    return ParquetColumn(file, leaf, rows, keys="S" in kinds)
 
 
 def _open(path: Path, **options: Any) -> Any:
@@ -42,10 +42,10 @@ class ParquetColumn(Column):
         """Open the file; pages are read as they are needed."""
         return _open(self.path, buffer_size=_BUFFER)
 
-    def decode(self, opened: Any, group: int, step: int) -> Iterator[Any]:
+    def decode(self, handle: Any, group: int, step: int) -> Iterator[Any]:
         """Yield the arrays of a row group, of about ``step`` rows."""
         names = self.leaf.names
-        for batch in opened.iter_batches(step, [group], [self.leaf.name], use_threads=False):
+        for batch in handle.iter_batches(step, [group], [self.leaf.name], use_threads=False):
             # Of structures this field alone is read. A name with a dot may match more columns.
             place = batch.schema.get_field_index(names[0])
             yield self.leaf.of(batch, (place, *(0 for _ in names[1:])))
@@ -114,7 +114,7 @@ def write(output: Output, stream: Any, groups: Iterator[Any]) -> None:
     with _parquet().ParquetWriter(stream, schema, **options) as writer:
         for group in groups:
             columns = [
-                column if column.type == type else _recoded(column, type)
+                column if column.type == type else _converted(column, type)
                 for column, type in zip(group.columns, schema.types, strict=True)
             ]
             each = table.arrow().table(columns, schema)
@@ -122,21 +122,24 @@ def write(output: Output, stream: Any, groups: Iterator[Any]) -> None:
 
 
 def _without_views(schema: Any) -> Any:
-    """Return a schema that is written: pyarrow writes no dictionaries of views, as polars has."""
+    """Return a schema that is written: pyarrow may not write views of text, which polars has."""
     arrow = table.arrow()
     plain = {arrow.string_view(): arrow.large_string(), arrow.binary_view(): arrow.large_binary()}
     for i, field in enumerate(schema):
         type = field.type
-        if arrow.types.is_dictionary(type) and type.value_type in plain:
-            values = plain[type.value_type]
-            recoded = arrow.dictionary(type.index_type, values, type.ordered)
+        if type in plain:
+            schema = schema.set(i, field.with_type(plain[type]))
+        elif arrow.types.is_dictionary(type) and type.value_type in plain:
+            recoded = arrow.dictionary(type.index_type, plain[type.value_type], type.ordered)
             schema = schema.set(i, field.with_type(recoded))
     return schema
 
 
-def _recoded(column: Any, type: Any) -> Any:
-    """Return a column whose dictionaries have values of the type of another one."""
+def _converted(column: Any, type: Any) -> Any:
+    """Return a column, or the values of its dictionaries, without views."""
     arrow = table.arrow()
+    if not arrow.types.is_dictionary(type):
+        return column.cast(type)
     chunks = [
         arrow.DictionaryArray.from_arrays(
             chunk.indices, chunk.dictionary.cast(type.value_type), ordered=type.ordered

@@ -89,12 +89,10 @@ def find(schema: Any, path: Path, member: str, kinds: str) -> Leaf:
     if member:
         matches = [leaf for leaf in leaves if leaf.name == member]
     else:
-        # Most tables have times beside the numbers of interest.
-        for wanted in ("iuf", kinds):
-            pairs = [(leaf, dtype_of(leaf.type, kinds)) for leaf in leaves]
-            matches = [leaf for leaf, dtype in pairs if dtype is not None and dtype.kind in wanted]
-            if matches:
-                break
+        pairs = [(leaf, dtype_of(leaf.type, kinds)) for leaf in leaves]
+        others = [leaf for leaf, dtype in pairs if dtype is not None]
+        matches = [leaf for leaf, dtype in pairs if dtype is not None and dtype.kind in "iuf"]
+        matches = matches or others  # most tables have times beside the numbers of interest
     if len(matches) == 1:
         return matches[0]
     if not leaves:
@@ -166,20 +164,29 @@ def check_type(leaf: Leaf, path: Path, kinds: str) -> np.dtype[Any]:
 # ---- from Arrow to NumPy ---------------------------------------------------------------------
 
 
+def _without_dictionary(array: Any) -> Any:
+    """Return an array without its dictionary, unless it is of text; nulls may be in either."""
+    if not arrow().types.is_dictionary(array.type):
+        return array
+    values = array.type.value_type
+    chunks = getattr(array, "chunks", [array])
+    if _is_text(values) and not any(chunk.dictionary.null_count for chunk in chunks):
+        return array
+    return array.cast(values)
+
+
 def _elements(array: Any, dtype: np.dtype[Any], null: Any) -> NDArray[Any]:
     """Return the elements of an array of Arrow; ``null`` takes the place of those without one."""
     types, pyarrow = arrow().types, arrow()
-    if types.is_dictionary(array.type) and not _is_text(array.type.value_type):
-        array = array.dictionary_decode()
     if types.is_dictionary(array.type) or _is_text(array.type):
         return _digests(array)
     mask = np.asarray(array.is_null()) if array.null_count else None
     if types.is_boolean(array.type):
         array = array.cast(pyarrow.uint8())
     width = array.type.bit_width // 8
-    stored = dtype if dtype.kind not in "bM" and dtype.kind != "m" else np.dtype(f"i{width}")
+    stored = np.dtype(f"i{width}") if dtype.kind in "bmM" else dtype
     data, first = array.buffers()[1], array.offset
-    if data is None:
+    if data is None or len(array) == 0:
         values: NDArray[Any] = np.zeros(len(array), stored)
     else:
         values = np.frombuffer(data, stored, len(array), first * width)
@@ -229,20 +236,16 @@ class Column(Indirect):
         self.leaf, self._keys = leaf, keys
         self._rows, self._starts = list(rows), [0, *accumulate(rows)]
         self.nulls, self._null = "refuse", None
-        first, *others = rows or (1,)
-        if (
-            first > 0
-            and all(each == first for each in others[:-1])
-            and max(others, default=0) <= first
-        ):
-            self.grain = first  # no group is decoded by two ranks
+        longest = max(rows, default=0)
+        if longest > 0 and {*rows[:-1]} <= {longest}:  # no group is decoded by two ranks
+            self.grain = longest
 
     @abstractmethod
     def open(self) -> Any:
         """Open the file for one thread at a time, and return what ``decode`` needs."""
 
     @abstractmethod
-    def decode(self, opened: Any, group: int, step: int) -> Iterator[Any]:
+    def decode(self, handle: Any, group: int, step: int) -> Iterator[Any]:
         """Yield the arrays of a group, of about ``step`` rows."""
 
     @abstractmethod
@@ -285,12 +288,12 @@ class Column(Indirect):
         """Return the number of pieces of a group."""
         return -(-self._rows[group] // step)
 
-    def pieces(self, opened: Any, group: int, step: int) -> Generator[NDArray[Any], None, None]:
+    def pieces(self, handle: Any, group: int, step: int) -> Generator[NDArray[Any], None, None]:
         """Yield the elements of a group in pieces of ``step`` rows; the last may have fewer."""
         rest: list[NDArray[Any]] = []
         at, count = self._starts[group], 0
-        for array in self._decoded(opened, group, step):
-            if array.null_count and (self._null is None):
+        for array in self._arrays(handle, group, step):
+            if array.null_count and self._null is None:
                 self._refuse_null(at + int(np.asarray(array.is_null()).argmax()))
             at += len(array)
             with self.explained():
@@ -301,17 +304,17 @@ class Column(Indirect):
                 yield joined[:step]
                 rest, count = [joined[step:]], count - step
         if at != self._starts[group + 1]:
-            raise InputError(f"{self.path} is damaged: it has fewer rows than it says")
+            raise InputError(f"{self.path} is damaged: it has not as many rows as it says")
         if count:
             yield np.concatenate(rest)
 
-    def _decoded(self, opened: Any, group: int, step: int) -> Iterator[Any]:
-        arrays = iter(())
-        with self.explained():
-            arrays = self.decode(opened, group, step)
+    def _arrays(self, handle: Any, group: int, step: int) -> Iterator[Any]:
+        """Yield what ``decode`` does, without dictionaries of numbers; explain its errors."""
+        arrays = self.decode(handle, group, step)
         while True:
             with self.explained():
                 array = next(arrays, None)
+                array = None if array is None else _without_dictionary(array)
             if array is None:
                 return
             yield array
@@ -380,16 +383,16 @@ class _Pieces:
 
     def __init__(self, column: Column, window: int) -> None:
         self._column = column
-        # Half of the window is for pieces on their way.
+        # A quarter of the window is for pieces on their way, one of each thread.
         self._step = max(1, window // (4 * READERS) // column.dtype.itemsize)
-        self._room, self._nbytes = window // 2, 0
+        self._room, self._nbytes = window * 3 // 4, 0
         # All that follows is changed by one thread at a time.
         self._changed = threading.Condition()
         self._latest: OrderedDict[tuple[int, int], NDArray[Any]] = OrderedDict()
         self._waiting: dict[int, list[int]] = {}  # the pieces of groups that threads wait for
         self._busy: set[int] = set()  # groups
-        self._begun: OrderedDict[int, _Begun] = OrderedDict()
-        self._opened: list[Any] = []  # files that no thread uses
+        self._cursors: OrderedDict[int, _Cursor] = OrderedDict()
+        self._idle: list[Any] = []  # handles that no thread uses
 
     def fill(self, elements: NDArray[Any], low: int) -> None:
         """Fill an array with the elements from a row on."""
@@ -404,10 +407,10 @@ class _Pieces:
 
     def close(self) -> None:
         """Free the memory, and close the file."""
-        for begun in self._begun.values():
-            begun.pieces.close()
-        self._begun.clear()
-        self._opened.clear()
+        for cursor in self._cursors.values():
+            cursor.pieces.close()
+        self._cursors.clear()
+        self._idle.clear()
         self._latest.clear()
 
     def _piece(self, group: int, number: int) -> NDArray[Any]:
@@ -422,34 +425,34 @@ class _Pieces:
                 self._changed.notify_all()
                 return piece
             self._busy.add(group)
-            begun = self._begun.pop(group, None)
+            cursor = self._cursors.pop(group, None)
         try:
-            return self._decode(group, number, begun)
+            return self._decode(group, number, cursor)
         finally:
             with self._changed:
                 self._busy.remove(group)
                 self._changed.notify_all()
 
-    def _decode(self, group: int, number: int, begun: "_Begun | None") -> NDArray[Any]:
-        if begun is not None and begun.number > number:
-            self._close(begun)
-            begun = None
-        begun = begun or self._begin(group)
+    def _decode(self, group: int, number: int, cursor: "_Cursor | None") -> NDArray[Any]:
+        if cursor is not None and cursor.number > number:
+            self._close(cursor)
+            cursor = None
+        cursor = cursor or self._begin(group)
         while True:
-            piece = next(begun.pieces)
-            self._keep(group, begun.number, piece)
-            begun.number += 1
-            if begun.number > number:
-                self._put_back(group, begun)
+            piece = next(cursor.pieces)
+            self._keep(group, cursor.number, piece)
+            cursor.number += 1
+            if cursor.number > number:
+                self._put_back(group, cursor)
                 return piece
 
-    def _begin(self, group: int) -> "_Begun":
+    def _begin(self, group: int) -> "_Cursor":
         with self._changed:
-            opened = self._opened.pop() if self._opened else None
-        if opened is None:
+            handle = self._idle.pop() if self._idle else None
+        if handle is None:
             with self._column.explained():
-                opened = self._column.open()
-        return _Begun(opened, self._column.pieces(opened, group, self._step))
+                handle = self._column.open()
+        return _Cursor(handle, self._column.pieces(handle, group, self._step))
 
     def _keep(self, group: int, number: int, piece: NDArray[Any]) -> None:
         with self._changed:
@@ -460,31 +463,31 @@ class _Pieces:
                 _, oldest = self._latest.popitem(last=False)
                 self._nbytes -= oldest.nbytes
 
-    def _put_back(self, group: int, begun: "_Begun") -> None:
+    def _put_back(self, group: int, cursor: "_Cursor") -> None:
         """Keep a group that is decoded in part, or else its open file."""
-        if begun.number == self._column.count(group, self._step):
-            for _ in begun.pieces:  # there is none; this checks the number of rows
+        if cursor.number == self._column.count(group, self._step):
+            for _ in cursor.pieces:  # there is none; this checks the number of rows
                 pass
-            self._close(begun)
+            self._close(cursor)
             return
         with self._changed:
-            self._begun[group] = begun
-            oldest = self._begun.popitem(last=False)[1] if len(self._begun) > READERS else None
+            self._cursors[group] = cursor
+            oldest = self._cursors.popitem(last=False)[1] if len(self._cursors) > READERS else None
         if oldest is not None:
             self._close(oldest)
 
-    def _close(self, begun: "_Begun") -> None:
+    def _close(self, cursor: "_Cursor") -> None:
         """Let others use the file."""
-        begun.pieces.close()
+        cursor.pieces.close()
         with self._changed:
-            self._opened.append(begun.opened)
+            self._idle.append(cursor.handle)
 
 
-class _Begun:
-    """A group that is decoded in part: the pieces that are left, and the number of the next one."""
+class _Cursor:
+    """A place in a group: the pieces that are left to decode, and the number of the next one."""
 
-    def __init__(self, opened: Any, pieces: Generator[NDArray[Any], None, None]) -> None:
-        self.opened, self.pieces, self.number = opened, pieces, 0
+    def __init__(self, handle: Any, pieces: Generator[NDArray[Any], None, None]) -> None:
+        self.handle, self.pieces, self.number = handle, pieces, 0
 
 
 # ---- output ----------------------------------------------------------------------------------
@@ -553,10 +556,10 @@ class Output(NamedTuple):
             for table in column.tables():
                 mask = None
                 if column.nulls == "skip":
-                    given = column.leaf.of(table, column.leaf.places)
-                    mask = np.asarray(given.is_null()) if given.null_count else None
-                more = results(table.num_rows, mask)
-                yield pyarrow.table([*table.columns, more], self.schema)
+                    x = _without_dictionary(column.leaf.of(table, column.leaf.places))
+                    mask = np.asarray(x.is_null()) if x.null_count else None
+                result = results(table.num_rows, mask)
+                yield pyarrow.table([*table.columns, result], self.schema)
             column.check_unchanged()
 
 
