@@ -401,7 +401,7 @@ def file_jobs(args: argparse.Namespace) -> Iterator[FileJob]:
     """Yield the jobs that the arguments describe: one, or with ``--each`` one for each INPUT."""
     options = {name: value for name, value in vars(args).items() if name in _OPTIONS}
     options |= {"raw": args.dtype, "dtype": None} if args.raw else {"raw": None}
-    inputs = tuple(location for text in args.inputs for location in _files(text, args.raw))
+    inputs = tuple(location for text in args.inputs for location in _files(text, raw=args.raw))
     if not args.each:
         if len(inputs) > 1 and args.output is None:
             raise ValueError("several INPUTs are scanned as one array: -o names its OUTPUT")
@@ -428,8 +428,11 @@ def _scanned(location: Location, folder: Path) -> Location:
     return Location(folder / formats.scanned_name(location.path.name))
 
 
-def _files(text: str, raw: bool) -> list[Location]:
-    """Return the arrays of an INPUT: itself, or those that it matches, in the order of names."""
+def _files(text: str, *, raw: bool) -> list[Location]:
+    """Return the arrays of an INPUT: itself, or those that it matches, in the order of names.
+
+    A folder stands for its Parquet files, unless files are ``raw``.
+    """
     location = Location.parse(text)
     pattern = str(location.path)
     if not any(sign in pattern for sign in "*?[") or os.path.lexists(pattern):

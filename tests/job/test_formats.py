@@ -341,6 +341,11 @@ def test_like_has_the_elements(made, folder, comm, rng, monkeypatch):
         with h5py.File(folder / "x.h5", "r+") as file:
             file["run/x"].attrs["units"] = "m"
     comm.Barrier()
+    empty = made("empty.h5", dataset(chunks=(9, 3), maxshape=(None, 3)), x[:0, :3, 0])
+    scan_file(empty, folder / "y.h5", axis=0, backend="cpu", like=True)
+    with h5py.File(folder / "y.h5") as file:
+        assert (file["run/x"].shape, file["run/x"].chunks) == ((0, 3), (9, 3))
+    comm.Barrier()
     for most in (1, 30, 700, 1 << 20):
         monkeypatch.setattr(hdf5, "WINDOW", most)
         for axis in (0, 1, 2):
@@ -349,7 +354,8 @@ def test_like_has_the_elements(made, folder, comm, rng, monkeypatch):
                 np.testing.assert_array_equal(file["run/x"], scanned(x, axis=axis))
                 assert file["run/x"].attrs["units"] == "m"
             comm.Barrier()
-    assert [path.name for path in sorted(folder.iterdir())] == ["x.h5", "y.h5"]
+    names = [path.name for path in sorted(folder.iterdir())]
+    assert names == ["empty.h5", "x.h5", "y.h5"]
 
 
 def test_like_of_filters_of_others(made, folder, comm):

@@ -55,6 +55,8 @@ class Text:
         with self.path.open("r+b") as file:
             yield _Put(file.fileno())
 
+    def finish(self, show): ...
+
 
 @dataclass
 class _Put:
