@@ -224,9 +224,9 @@ def counted(monkeypatch, comm):
 @pytest.mark.parametrize("kind", ["parquet", "feather"])
 def test_a_group_is_decoded_once(kind, made, scan, comm, monkeypatch):
     """By one rank, for each sweep, whatever the number of threads."""
-    x = np.arange(64 * 70 if kind == "feather" else 70 * 64)
+    x = np.arange(64 * 70)
     path = made("x", {"x": x}, kind)
-    count = len(x) // (70 if kind == "feather" else 64)
+    count = 64 if kind == "feather" else 70
     monkeypatch.setattr(plan, "CPU_CHUNK", 333)
     rows, groups = counted(monkeypatch, comm)
     y = scan(path, "y.npy", threads=4)
@@ -235,7 +235,7 @@ def test_a_group_is_decoded_once(kind, made, scan, comm, monkeypatch):
         assert sorted(groups) == list(range(count))
     every = comm.allgather(set(groups))
     assert sum(map(len, every)) == count
-    assert sum(comm.allgather(sum(rows))) in {len(x), 2 * len(x)}
+    assert sum(comm.allgather(sum(rows))) == len(x)  # the shard stays in memory
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -575,7 +575,8 @@ def test_stopped_on_the_way(made, scan, comm, rng, monkeypatch):
     t = scan(f"{path}::x", **options, force=False).to_pandas()
     want = t.assign(x=t["x"].fillna(0)).groupby("k")["x"].cumsum().where(t["x"].notna())
     pandas.testing.assert_series_equal(t["x.scan"], want, check_names=False)
-    assert sum(comm.allgather(sum(rows))) < 2 * 2 * 2000  # of two columns, in two sweeps
+    sweeps = 1 if comm.size == 1 else 2
+    assert 0 < sum(comm.allgather(sum(rows))) < sweeps * 2 * 2000  # of two columns
 
 
 @pytest.mark.one_rank
