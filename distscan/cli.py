@@ -27,7 +27,7 @@ from .job.report import Report
 from .mpi import agree, communicators, launcher
 from .mpi.agree import agreed
 from .mpi.communicators import Comm
-from .options import Op, RunOptions, ScanOptions
+from .options import Nulls, Op, RunOptions, ScanOptions
 from .version import __version__
 
 
@@ -230,16 +230,17 @@ def file_job_parser() -> Parser:
         "inputs",
         metavar="INPUT",
         nargs="+",
-        help="a file that every rank can read: .npy, raw, or FILE::NAME of HDF5, NetCDF-4, .npz; "
-        "or the URL of .npy or raw; several are one array, in this order",
+        help="a file that every rank can read: .npy, raw, or FILE::NAME of HDF5, NetCDF-4, Zarr, "
+        ".npz, Parquet, Arrow; or the URL of .npy or raw; several are one array, in this order; a "
+        "folder stands for its Parquet files",
     )
     add(
         "-o",
         "--output",
         metavar="OUTPUT",
         type=Location.parse,
-        help="the result: .npy, its URL, or FILE::NAME of HDF5 or NetCDF-4; by default INPUT with "
-        ".scan before its suffix; with --each, a folder",
+        help="the result: .npy, its URL, or FILE::NAME of HDF5, NetCDF-4, Zarr, Parquet, Arrow; by "
+        "default INPUT with .scan before its suffix; with --each, a folder",
     )
     add(
         "--op",
@@ -271,12 +272,20 @@ def file_job_parser() -> Parser:
         type=_shape,
         help="the shape of a raw INPUT (default: one axis)",
     )
+    add(
+        "--nulls",
+        choices=get_args(Nulls),
+        default="refuse",
+        help="elements of Parquet and Arrow without a value: skip leaves them out, zero counts "
+        "them as 0 (default: refuse)",
+    )
     add("--each", action="store_true", help="scan each INPUT on its own")
     add(
         "--segments",
         metavar="FILE",
         type=Location.parse,
-        help="flags or keys, where scans begin anew, in a file of a format of INPUT",
+        help="flags or keys, where scans begin anew, in a file of a format of INPUT; or the name "
+        "of another column of INPUT",
     )
     add(
         "--backend",
@@ -321,6 +330,11 @@ def file_job_parser() -> Parser:
     )
     add("--force", action="store_true", help="replace an existing OUTPUT, and the FILE of --trace")
     add("--check", action="store_true", help="recompute with NumPy and compare")
+    add(
+        "--like",
+        action="store_true",
+        help="chunk and compress OUTPUT as INPUT is, of HDF5 and NetCDF-4; one rank writes it",
+    )
     add("--json", action="store_true", help="print the report as one JSON object")
     add("--quiet", action="store_true", help="print no progress and no report")
     add("--version", action="version", version=f"distscan {__version__}")
@@ -397,7 +411,7 @@ def file_jobs(args: argparse.Namespace) -> Iterator[FileJob]:
     """Yield the jobs that the arguments describe: one, or with ``--each`` one for each INPUT."""
     options = {name: value for name, value in vars(args).items() if name in _OPTIONS}
     options |= {"raw": args.dtype, "dtype": None} if args.raw else {"raw": None}
-    inputs = tuple(location for text in args.inputs for location in _files(text))
+    inputs = tuple(location for text in args.inputs for location in _files(text, raw=args.raw))
     if not args.each:
         if len(inputs) > 1 and args.output is None:
             raise ValueError("several INPUTs are scanned as one array: -o names its OUTPUT")
@@ -424,14 +438,17 @@ def _scanned(location: Location, folder: Path | Url) -> Location:
     return Location(folder / formats.scanned_name(location.path.name))
 
 
-def _files(text: str) -> list[Location]:
-    """Return the arrays of an INPUT: itself, or those that it matches, in the order of names."""
+def _files(text: str, *, raw: bool) -> list[Location]:
+    """Return the arrays of an INPUT: itself, or those that it matches, in the order of names.
+
+    A folder stands for its Parquet files, unless files are ``raw``.
+    """
     location = Location.parse(text)
     if isinstance(location.path, Url):
         return [location]
     pattern = str(location.path)
     if not any(sign in pattern for sign in "*?[") or os.path.lexists(pattern):
-        return [location]
+        return [location] if raw else formats.parts(location)
     names = sorted(glob.glob(pattern))
     if not names:
         raise InputError(f"no file matches {pattern}")

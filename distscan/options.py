@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
@@ -25,11 +25,12 @@ from .fsum.request import is_fsum, limits_of
 from .mpi.communicators import op_name
 
 Op = str | np.ufunc | Operator
+Nulls = Literal["refuse", "skip", "zero"]
 
 #: The names of options in messages about ranks that differ, where theirs would say too little.
 _NAMES = {"dtype": "the dtype of the result", "segments": "the dtype of segments"}
 #: Of the input alone: a running value has the same meaning behind another input.
-_OF_INPUT = {"raw", "shape"}
+_OF_INPUT = {"raw", "shape", "nulls"}
 #: These may differ from rank to rank.
 _OF_RANK = {"threads", "memory", "force"}
 
@@ -47,6 +48,8 @@ class ScanOptions(NamedTuple):
         The type of flags or keys; None without segments.
     raw, shape
         The type and the shape of input files that have no header.
+    nulls
+        What elements of tables count for that have no value.
     """
 
     op: Any = "sum"  # Operator | str
@@ -58,6 +61,7 @@ class ScanOptions(NamedTuple):
     segments: np.dtype[Any] | None = None
     raw: np.dtype[Any] | None = None
     shape: tuple[int, ...] | None = None
+    nulls: Nulls = "refuse"
     initial: Any = None
 
     @classmethod
@@ -105,6 +109,12 @@ class ScanOptions(NamedTuple):
         return {name: _plain(value) for name, value in zip(self._fields, self, strict=True)}
 
 
+def _nulls(name: Any) -> Nulls:
+    if name not in get_args(Nulls):
+        raise ValueError(f"unknown nulls {name!r}; choose from {', '.join(get_args(Nulls))}")
+    return cast(Nulls, name)
+
+
 #: What makes the value of each option out of a caller's, which is not None.
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "axis": lambda axis: axis if type(axis) is int else axis_number(axis),
@@ -114,6 +124,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "window": limits_of,
     "raw": dtypes.parse,
     "shape": shape_of,
+    "nulls": _nulls,
     "initial": lambda initial: initial,
 }
 
@@ -123,7 +134,7 @@ class RunOptions(NamedTuple):
 
     Attributes
     ----------
-    backend, strategy, threads, memory, force, check, resume, trust_input
+    backend, strategy, threads, memory, force, check, like, resume, trust_input
         As in ``scan_file``.
     """
 
@@ -133,6 +144,7 @@ class RunOptions(NamedTuple):
     memory: int | None = None
     force: bool = False
     check: bool = False
+    like: bool = False
     resume: bool = False
     trust_input: bool = False
 

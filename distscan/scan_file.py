@@ -13,7 +13,7 @@ from .core.steps import Strategy
 from .mpi.agree import Agreement, body, collective
 from .mpi.communicators import Comm
 from .mpi.torch_group import TorchComm
-from .options import Op
+from .options import Nulls, Op
 
 if TYPE_CHECKING:
     from .job.report import Report
@@ -40,9 +40,11 @@ def scan_file(
     backend: binding.Name = "auto",
     raw: DTypeLike | None = None,
     shape: tuple[int, ...] | None = None,
+    nulls: Nulls = "refuse",
     memory: int | None = None,
     force: bool = False,
     check: bool = False,
+    like: bool = False,
     state: _Path | None = None,
     resume: bool = False,
     trust_input: bool = False,
@@ -59,17 +61,20 @@ def scan_file(
     ----------
     input
         A file that every rank can read, or several, which are one array, joined along axis 0. They
-        are ``.npy`` files, ``raw``, or "FILE::NAME" of HDF5, NetCDF-4 and ``.npz``. ``.npy`` and
-        raw may be URLs, such as "s3://bucket/x.npy".
+        are ``.npy`` files, ``raw``, or "FILE::NAME" of HDF5, NetCDF-4, Zarr, ``.npz``, Parquet and
+        Arrow. A folder stands for its Parquet files, in the order of their names. ``.npy`` and raw
+        may be URLs, such as "s3://bucket/x.npy".
     output
-        The result: a ``.npy`` file, its URL, or "FILE::NAME" of HDF5 and NetCDF-4. Rank 0 uploads
-        it.
+        The result: a ``.npy`` file, its URL, or "FILE::NAME" of HDF5, NetCDF-4, Zarr, Parquet and
+        Arrow. A table has the columns of the input, if that is one, and the result as "NAME.scan".
+        Rank 0 uploads to a URL.
     op, axis, exclusive, initial, reverse, dtype, strategy, threads
         As in ``scan``. An ``Operator`` may take structures, on CPUs.
     comm
         An mpi4py intracommunicator; None is ``MPI.COMM_WORLD``. File jobs take no process groups.
     segments
-        A file with a flag or a key for each element, as ``segments`` of ``scan``.
+        A file with a flag or a key for each element, as ``segments`` of ``scan``; or the name of
+        another column of the input.
     backend
         "cpu", "cuda", or "auto": GPUs if every rank has one. A rank of a node uses the GPU of its
         number on the node.
@@ -77,6 +82,9 @@ def scan_file(
         The type of the elements of files that have no header. None: the files are ``.npy`` files.
     shape
         The shape of each raw file; None is one axis.
+    nulls
+        What elements of Parquet and Arrow files without a value count for. "refuse": the first one
+        is an error. "skip": nothing, and in a table their results have no value, either. "zero": 0.
     memory
         The most bytes of each rank for chunks, on the host and on its GPU each. None: as much as
         is useful, at most half of what is free on the host, and four fifths on the GPU.
@@ -84,6 +92,9 @@ def scan_file(
         Whether to replace an existing output, and an existing trace.
     check
         Whether to recompute the scan with NumPy, and compare.
+    like
+        Whether an output of HDF5 or NetCDF-4 is chunked and compressed as the input is. One rank
+        then writes it, at the end of the job.
     state
         A file with the running value. The scan begins after that value, if the file exists, and
         the value at its end replaces it. One job at a time uses it.
@@ -98,8 +109,8 @@ def scan_file(
         Of "fsum": every element is a multiple of 2^low, below 2^high in magnitude, as in ``scan``.
     progress
         A function that is called on rank 0, some ten times a second, with the phase ("resume",
-        "window", "reduce", "scan", "check" or "upload"), and with the bytes of the input, or of
-        the output, that are done, and all its bytes.
+        "window", "reduce", "scan", "check", "encode" or "upload"), and with the bytes of the input,
+        or of the output, that are done, and all its bytes.
 
     Returns
     -------
@@ -127,6 +138,7 @@ def scan_file(
     # These imports take as long as all others of distscan.
     from pathlib import Path  # noqa: PLC0415
 
+    from .job import formats  # noqa: PLC0415
     from .job.formats.interface import Location, path_of_file  # noqa: PLC0415
     from .job.job import FileJob, perform  # noqa: PLC0415
 
@@ -146,8 +158,11 @@ def scan_file(
     several = [input] if isinstance(input, str | os.PathLike) else input
     if not isinstance(several, Iterable):
         raise TypeError(f"input must be a path, or several, not {type(input).__name__}")
+    paths = [location(each, "input") for each in several]
     job = FileJob.parse(
-        tuple(location(each, "input") for each in several),
+        tuple(
+            part for each in paths for part in ([each] if raw is not None else formats.parts(each))
+        ),
         location(output, "output"),
         op=op,
         dtype=dtype,
@@ -160,8 +175,10 @@ def scan_file(
         threads=threads,
         force=force,
         check=check,
+        like=like,
         raw=raw,
         shape=shape,
+        nulls=nulls,
         segments=None if segments is None else location(segments, "segments"),
         memory=memory,
         state=None if state is None else path(state, "state"),

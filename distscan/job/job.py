@@ -84,6 +84,9 @@ class FileJob(NamedTuple):
         """
         scan, run = self.scan, self.run
         source = formats.inspect(self.inputs, scan.op, raw=scan.raw, shape=scan.shape)
+        formats.replace_nulls(source, scan)
+        if run.like:
+            formats.check_like(source, self.output.path)
         marks = formats.inspect_segments(self.segments, source)
         scan = scan._replace(segments=None if marks is None else marks.dtype)
         if run.check and source.dtype.kind in "mM":
@@ -146,7 +149,14 @@ def perform(
             part_file(
                 comm,
                 paths.output,
-                Layout(plan.types.out, plan.shape, plan.fortran, job.output.member, source),
+                Layout(
+                    plan.types.out,
+                    plan.shape,
+                    plan.fortran,
+                    job.output.member,
+                    source,
+                    packed=job.run.like,
+                ),
                 resume=job.run.resume,
             )
         )

@@ -110,8 +110,10 @@ class JobPlan(NamedTuple):
 
     @property
     def fewest(self) -> int:
-        """The fewest elements of a chunk that has whole tiles."""
-        return self.grain if self.tiles is None else math.prod(self.tiles.tile)
+        """The fewest elements that a chunk should have, or must, to be read or written whole."""
+        if self.tiles is not None:
+            return math.prod(self.tiles.tile)
+        return self.grain if self.whole else 1
 
     def blocks(self, most: int) -> "list[Block]":
         """Return the blocks of this rank's shard whose chunks have at most ``most`` elements."""

@@ -263,7 +263,7 @@ class OriginFilter:
 _TYPES = get_type_hints(ScanOptions) | get_type_hints(RunOptions)
 _PATHS = ("segments", "state", "trace")
 _OPTIONS = _TYPES.keys() - {*_PATHS}  # of a file job
-_ARRAY_OPTIONS = {*ScanOptions._fields, "strategy"} - {"segments", "raw", "shape"}
+_ARRAY_OPTIONS = {*ScanOptions._fields, "strategy"} - {"segments", "raw", "shape", "nulls"}
 # The forms that options have in JSON; ``op`` and ``initial`` may be of several types.
 _FLAGS = {name for name, kind in _TYPES.items() if kind is bool}
 _NUMBERS = {name for name, kind in _TYPES.items() if kind == int | None}

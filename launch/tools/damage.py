@@ -66,7 +66,7 @@ class Damager:
         self.folder, self.rng = folder, np.random.default_rng(seed)
         self.counts, self.refused = Counter[str](), Counter[str]()
         restart.PERIOD, restart._SHARE = 0.0, 0
-        files._ENDS = 64
+        files.ENDS = 64
         storage.is_in_memory = lambda path: False
         os.fsync = lambda opened: None
         self.x = self.rng.normal(size=100 * _CHUNKS)

@@ -5,9 +5,9 @@ import errno
 import numpy as np
 import pytest
 
-from distscan import InputError, scan_file
+from distscan import InputError, OutputError, scan_file
 from distscan.job import formats, output, plan
-from distscan.job.formats import storage
+from distscan.job.formats import hdf5, storage
 from distscan.job.formats.interface import Location
 from support.processes import python
 
@@ -275,6 +275,148 @@ def test_resumed(name, made, folder, comm, rng, monkeypatch):
     assert not made
     with h5py.File(folder / name) as file:
         np.testing.assert_array_equal(file["/run/x"], x.cumsum(0))
+    comm.Barrier()
+
+
+LIKE = {
+    "chunked": (".h5", dataset(chunks=(7, 2, 5)), {}),
+    "filtered": (
+        ".h5",
+        dataset(chunks=(5, 3, 2), compression="gzip", compression_opts=3, shuffle=True,
+                fletcher32=True),
+        {"compression": "gzip", "compression_opts": 3, "shuffle": True, "fletcher32": True},
+    ),
+    "lzf": (".h5", dataset(chunks=(40, 1, 1), compression="lzf"), {"compression": "lzf"}),
+    "grows": (
+        ".h5",
+        dataset(chunks=(64, 8, 6), maxshape=(None, 8, None), fillvalue=3),
+        {"maxshape": (None, 8, None)},
+    ),
+    "netcdf": (
+        ".nc",
+        variable(zlib=True, complevel=2, chunksizes=(8, 5, 2)),
+        {"compression": "gzip", "compression_opts": 2, "shuffle": True},
+    ),
+    "netcdf filled": (
+        ".nc",
+        variable(zlib=True, chunksizes=(8, 5, 2), fill_value=-99.5, grows=True),
+        {"compression": "gzip"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["y.h5", "y.nc", "y.h5::/a/b"])
+@pytest.mark.parametrize("kind", LIKE)
+def test_like(kind, name, made, folder, comm, rng, monkeypatch):
+    """The output has the chunks and the filters of the input, whatever the memory."""
+    suffix, write, want = LIKE[kind]
+    monkeypatch.setattr(hdf5, "WINDOW", int(rng.integers(1, 4000)))
+    x = rng.integers(-99, 99, (41, 8, 6)).astype("f8" if kind == "netcdf filled" else "i4")
+    given = made(f"x{suffix}", write, x)
+    axis, shown = int(rng.integers(3)), []
+    options = {"axis": axis, "reverse": True, "op": "max", "backend": "cpu", "check": True}
+    progress = lambda *each: shown.append(each)  # noqa: E731
+    scan_file(given, f"{folder}/{name}", like=True, progress=progress, **options)
+    path, found = Location.parse(folder / name)
+    member = Location.parse(given).member
+    with h5py.File(Location.parse(given).path) as file:
+        chunks = file[member].chunks
+    with h5py.File(path) as file:
+        y = file[found or member]
+        np.testing.assert_array_equal(y, scanned(x, "max", axis, reverse=True))
+        if path.suffix == ".nc":  # its dimensions do not grow
+            chunks, want = tuple(map(min, chunks, x.shape)), want | {"maxshape": x.shape}
+        assert y.chunks == chunks
+        assert {key: getattr(y, key) for key in want} == want
+    if comm.rank == 0:
+        assert [each for each in shown if each[0] == "encode"][-1] == ("encode", x.nbytes, x.nbytes)
+    comm.Barrier()
+
+
+def test_like_has_the_elements(made, folder, comm, rng, monkeypatch):
+    """And all that is carried over without it; the size of elements may be another."""
+    x = rng.integers(-99, 99, (41, 8, 6)).astype("i2")
+    given = made("x.h5", dataset(chunks=(9, 3, 4), compression="gzip", shuffle=True), x)
+    if comm.rank == 0:
+        with h5py.File(folder / "x.h5", "r+") as file:
+            file["run/x"].attrs["units"] = "m"
+    comm.Barrier()
+    empty = made("empty.h5", dataset(chunks=(9, 3), maxshape=(None, 3)), x[:0, :3, 0])
+    scan_file(empty, folder / "y.h5", axis=0, backend="cpu", like=True)
+    with h5py.File(folder / "y.h5") as file:
+        assert (file["run/x"].shape, file["run/x"].chunks) == ((0, 3), (9, 3))
+    comm.Barrier()
+    for most in (1, 30, 700, 1 << 20):
+        monkeypatch.setattr(hdf5, "WINDOW", most)
+        for axis in (0, 1, 2):
+            scan_file(given, folder / "y.h5", axis=axis, backend="cpu", like=True, force=True)
+            with h5py.File(folder / "y.h5") as file:
+                np.testing.assert_array_equal(file["run/x"], scanned(x, axis=axis))
+                assert file["run/x"].attrs["units"] == "m"
+            comm.Barrier()
+    names = [path.name for path in sorted(folder.iterdir())]
+    assert names == ["empty.h5", "x.h5", "y.h5"]
+
+
+def test_like_of_filters_of_others(made, folder, comm):
+    plugin = pytest.importorskip("hdf5plugin", reason="no hdf5plugin")
+    x = np.arange(30_000) % 9
+    for filters in (plugin.Zstd(clevel=5), plugin.Bitshuffle(), plugin.LZ4()):
+        given = made("x.h5", dataset(chunks=(10_000,), **filters), x)
+        scan_file(given, folder / "y.h5", axis=0, op="max", backend="cpu", like=True, force=True)
+        with h5py.File(folder / "y.h5") as file:
+            np.testing.assert_array_equal(file["run/x"], np.maximum.accumulate(x))
+            with h5py.File(folder / "x.h5") as source:
+                pairs = [each["run/x"].id.get_create_plist() for each in (source, file)]
+            assert pairs[0].get_filter(0) == pairs[1].get_filter(0)
+            assert file["run/x"].id.get_storage_size() < x.nbytes / 4
+        comm.Barrier()
+
+
+@pytest.mark.parametrize("name", ["y.h5", "y.nc"])
+def test_like_is_resumed(name, made, folder, comm, rng, monkeypatch):
+    x = rng.integers(-9, 9, (300, 7))
+    given = made("x.h5", dataset(chunks=True, compression="gzip"), x)
+    options = {"axis": 0, "backend": "cpu", "resume": True, "like": True}
+    with monkeypatch.context() as patch:
+
+        def fail(*_, **__):
+            raise OSError(errno.EIO, "a fault of the disk")
+
+        patch.setattr(hdf5, "write_boxes", fail)
+        with pytest.raises(OSError, match="a fault of the disk"):
+            scan_file(given, folder / name, **options)
+    with pytest.raises(Exception, match="was left by a job with another output"):
+        scan_file(given, folder / name, **options | {"like": False})
+    made = []
+    monkeypatch.setattr(formats.of(folder / name), "create", lambda *_, **__: made.append(1))
+    scan_file(given, folder / name, **options)
+    assert not made
+    with h5py.File(folder / name) as file:
+        np.testing.assert_array_equal(file["/run/x"], x.cumsum(0))
+        assert file["/run/x"].compression == "gzip"
+    comm.Barrier()
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "options", "fault"),
+    [
+        (dataset(), "y.h5", {}, "like=True needs an input .* that is chunked: .*::/run/x is not"),
+        (dataset(chunks=True), "y.npy", {}, "like=True is for outputs of HDF5 and NetCDF-4"),
+        (dataset(chunks=(3, 4)), "y.h5", {"axis": None}, r"chunks of shape \(3, 4\) do not fit"),
+        (
+            dataset(chunks=(3, 4), scaleoffset=0),
+            "y.nc",
+            {},
+            "filter 6 of HDF5, scaleoffset, which may change a result: leave out like=True",
+        ),
+    ],
+)
+def test_like_is_refused(write, name, options, fault, made, folder, comm):
+    given = made("x.h5", write, np.arange(40).reshape(5, 8))
+    with pytest.raises((InputError, OutputError), match=fault):
+        scan_file(given, folder / name, **{"axis": 0, "backend": "cpu", "like": True} | options)
+    assert [path.name for path in folder.iterdir()] == ["x.h5"]
     comm.Barrier()
 
 

@@ -221,7 +221,7 @@ def change(jobs, monkeypatch):
 
     Its size, its time, and its ends are those of before.
     """
-    monkeypatch.setattr(files, "_ENDS", 8)
+    monkeypatch.setattr(files, "ENDS", 8)
 
     @contextmanager
     def changed(name, element, value=None):

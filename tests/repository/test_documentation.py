@@ -105,6 +105,8 @@ def test_example(name, run_example, comm, folder):
     if name == "degree_days.py":
         pytest.importorskip("zarr", reason="degree_days.py needs zarr")
         pytest.importorskip("xarray", reason="degree_days.py needs xarray")
+    if name == "accounts.py":
+        pytest.importorskip("pyarrow", reason="accounts.py needs pyarrow")
     if name == "long_sequence.py":
         pytest.importorskip("torch", reason="long_sequence.py needs PyTorch")
     _, lines = run_example(name, str(folder))

@@ -50,12 +50,12 @@ class Text:
         if not self.path.exists():
             raise OutputError(f"{self.path} is not shared")
 
-    def finish(self, show): ...
-
     @contextmanager
     def writing(self):
         with self.path.open("r+b") as file:
             yield _Put(file.fileno())
+
+    def finish(self, show): ...
 
 
 @dataclass

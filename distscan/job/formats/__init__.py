@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import DistscanError, InputError
+from ...core.errors import DistscanError, InputError, OutputError
 from ...core.operators import Operator
-from . import files, hdf5, netcdf, npy, npz, remote, zarr
-from .interface import NUMBERS, Fill, Format, Location, Source, Url
+from ...options import ScanOptions
+from . import arrow, files, hdf5, netcdf, npy, npz, parquet, remote, zarr
+from .interface import NUMBERS, Fill, Format, Location, Source, Url, option
+from .table import Column, columns_of
 
 _FORMATS: dict[str, Format] = {
     ".npy": npy,
@@ -28,6 +30,8 @@ _FORMATS: dict[str, Format] = {
     **dict.fromkeys((".h5", ".hdf5"), hdf5),
     **dict.fromkeys((".nc", ".nc4"), netcdf),
     ".zarr": zarr,
+    **dict.fromkeys((".parquet", ".pq"), parquet),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), arrow),
 }
 
 
@@ -60,6 +64,15 @@ def scanned_name(name: str) -> str:
     if of(path) in {npy, npz}:
         return f"{name.removesuffix('.npy').removesuffix('.npz')}.scan.npy"
     return f"{path.stem}.scan{path.suffix}"
+
+
+def parts(location: Location) -> list[Location]:
+    """Return the arrays of an input: of a folder, those of its Parquet files, by their names."""
+    path = location.path
+    if isinstance(path, Url) or of(path) is zarr or not path.is_dir():
+        return [location]
+    names = sorted(path.glob("*.parquet"))
+    return [Location(name, location.member) for name in names] or [location]
 
 
 # ---- inputs ---------------------------------------------------------------------------------
@@ -103,11 +116,45 @@ def _inspect_raw(
     return files.inspect_raw(path, raw, shape, kinds)
 
 
+def replace_nulls(source: Source, scan: ScanOptions) -> None:
+    """Let the elements of a source without a value count for what the options say."""
+    if scan.nulls == "refuse":
+        return
+    columns = columns_of(source)
+    if not columns:
+        raise ValueError(
+            f"{option('nulls', scan.nulls, repr(scan.nulls))} is for Parquet and Arrow: "
+            f"{source.name} has no nulls"
+        )
+    for column in columns:
+        column.replace_nulls(scan)
+
+
+def check_like(source: Source, output: Path | Url) -> None:
+    """Refuse an output that cannot be chunked and compressed as the input is."""
+    form = of(output)
+    if form not in {hdf5, netcdf}:
+        raise OutputError(f"{option('like')} is for outputs of HDF5 and NetCDF-4, not {output}")
+    if hdf5.chunked(source) is None:
+        raise InputError(
+            f"{option('like')} needs an input of HDF5 or NetCDF-4 that is chunked: "
+            f"{source.name} is not"
+        )
+
+
 def inspect_segments(location: Location | None, source: Source) -> Source | None:
-    """Check the file of flags or keys for the elements of ``source``, and return its contents."""
+    """Check the file of flags or keys for the elements of ``source``, and return its contents.
+
+    If there is no such file, this is the name of another column of the same tables.
+    """
     if location is None:
         return None
-    marks = _inspect(location, f"{NUMBERS}SU")
+    name = str(location.path)
+    is_name = not location.member and "/" not in name and not Path(name).exists()
+    columns: list[Column] = columns_of(source) if is_name else []
+    names = [Location(each.path, name) for each in columns] or [location]
+    keys = [_inspect(each, f"{NUMBERS}SU") for each in names]
+    marks = keys[0] if len(keys) == 1 else JoinedFiles(keys)
     if marks.shape not in (source.shape, (source.n,)):
         raise InputError(f"{marks.name} has shape {marks.shape}; {source.name} has {source.shape}")
     return marks
@@ -122,7 +169,7 @@ class JoinedFiles:
     fortran, tile = False, ()
 
     def __init__(self, files: Sequence[Source]) -> None:
-        self._files, first = files, files[0]
+        self.parts, first = files, files[0]
         for file in files:
             if file.fortran:
                 raise InputError(f"{file.name} is in Fortran order; parts must be in C order")
@@ -145,39 +192,46 @@ class JoinedFiles:
     @property
     def name(self) -> str:
         """The name for messages."""
-        return f"{self._files[0].name} and {len(self._files) - 1} more"
+        return f"{self.parts[0].name} and {len(self.parts) - 1} more"
 
     def terms(self) -> dict[str, object]:
         """Return what must be the same on every rank, by name."""
-        terms: dict[str, object] = {"the parts": [file.name for file in self._files]}
-        for file in self._files:
+        terms: dict[str, object] = {f"the parts of {self.name}": [each.name for each in self.parts]}
+        for file in self.parts:
             terms |= file.terms()
         return terms
 
     def needs_window(self, *, flattened: bool) -> bool:
         """Return whether a file needs one."""
-        return any(file.needs_window(flattened=flattened) for file in self._files)
+        return any(file.needs_window(flattened=flattened) for file in self.parts)
 
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = 0) -> Iterator[Fill]:
-        """Yield a function that fills arrays. Each thread has its latest file open."""
-        latest, opened = threading.local(), dict[int, ExitStack]()
+        """Yield a function that fills arrays. Each thread's latest file is open, once for all."""
+        lock, latest = threading.Lock(), dict[int, int]()  # the files of threads
+        opened = dict[int, tuple[ExitStack, Fill]]()
+
+        def change(thread: int, i: int) -> Fill:
+            with lock:
+                before = latest.pop(thread, None)
+                if before is not None and before != i and before not in latest.values():
+                    opened.pop(before)[0].close()
+                if i not in opened:
+                    stack = ExitStack()
+                    opened[i] = stack, stack.enter_context(self.parts[i].reading(window=window))
+                latest[thread] = i
+                return opened[i][1]
 
         def fill(elements: NDArray[Any], low: int) -> None:
             at, high = low, low + elements.size
             while at < high:
                 i = bisect_right(self._starts, at) - 1
                 start, end = self._starts[i], min(self._starts[i + 1], high)
-                if getattr(latest, "file", None) != i:
-                    latest.file, thread = None, threading.get_ident()
-                    opened.setdefault(thread, ExitStack()).close()
-                    reading = self._files[i].reading(window=window)
-                    latest.fill, latest.file = opened[thread].enter_context(reading), i
-                latest.fill(elements[at - low : end - low], at - start)
+                change(threading.get_ident(), i)(elements[at - low : end - low], at - start)
                 at = end
 
         try:
             yield fill
         finally:
-            for stack in opened.values():
+            for stack, _ in opened.values():
                 stack.close()

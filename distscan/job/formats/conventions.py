@@ -51,16 +51,16 @@ class Variable(Indirect):
 
     def __init__(self, source: Any, missing: list[Any]) -> None:
         super().__init__(source if isinstance(source, File) else source.file)
-        self._source, self._missing, self.tile = source, missing, source.tile
+        self.source, self._missing, self.tile = source, missing, source.tile
 
     def needs_window(self, *, flattened: bool) -> bool:
         """Return whether the data set needs one."""
-        return bool(self._source.needs_window(flattened=flattened))
+        return bool(self.source.needs_window(flattened=flattened))
 
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[Fill]:
         """Open the file, and yield a function that fills arrays, and refuses missing values."""
-        with self._source.reading(flattened=flattened, window=window) as fill:
+        with self.source.reading(flattened=flattened, window=window) as fill:
             yield _Checked(self, fill, self._missing)
 
 

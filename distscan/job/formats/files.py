@@ -344,6 +344,8 @@ _FORMATS = (
     (rb"\x89HDF\r\n", "an HDF5 file; save one data set: "
      "numpy.save('x.npy', h5py.File('x.h5')['NAME'])"),
     (rb"\x80[\x02-\x05][^\x00]", "a pickle; save the array in it: numpy.save('x.npy', array)"),
+    (rb"PAR1", "a Parquet file; name it .parquet"),
+    (rb"ARROW1", "a file of Arrow; name it .arrow"),
     (rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd", "compressed; decompress it first"),
     (rb"[\t\n\r -~]+\Z", "text, such as CSV; convert it: "
      "numpy.save('x.npy', numpy.loadtxt('x.csv', delimiter=','))"),

@@ -2,7 +2,8 @@
 
 A contiguous data set is a range of bytes of its file. So ranks and threads read and write it as
 they do a ``.npy`` file, without the HDF5 library. All others are read by h5py, by a handle of each
-rank: in chunks, compressed, or of a type that HDF5 converts. The output is contiguous.
+rank: in chunks, compressed, or of a type that HDF5 converts. The output is contiguous, or with
+``--like`` chunked and compressed as the input: one rank writes it then, by h5py.
 """
 
 import math
@@ -10,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -18,9 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import InputError, OutputError
-from . import files
-from .files import File, Indirect
-from .interface import NUMBERS, WINDOW, Fill, Layout, Location, Source, imported, naming_input
+from . import files, npy
+from .files import Encode, File, Indirect, Staging
+from .interface import (
+    NUMBERS,
+    WINDOW,
+    Fill,
+    Layout,
+    Location,
+    Show,
+    Source,
+    imported,
+    naming_input,
+    option,
+)
 
 #: Filters by their numbers, and what brings them.
 _FILTERS = MappingProxyType(
@@ -204,12 +217,12 @@ class Dataset(Indirect):
 
     def __init__(self, file: File, chunks: tuple[int, ...] | None) -> None:
         super().__init__(file)
-        self._chunks = chunks
+        self.chunks = chunks
         self.tile = chunks or ()
 
     def needs_window(self, *, flattened: bool) -> bool:
         """Return whether the library keeps chunks."""
-        return self._chunks is not None
+        return self.chunks is not None
 
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[Fill]:
@@ -218,8 +231,8 @@ class Dataset(Indirect):
         The library keeps the chunks that rows of the data set meet, if they fit ``window`` bytes:
         so it decompresses each chunk once.
         """
-        rows, *columns = self._chunks or (1,)
-        widths = zip(self.shape[1:], columns, strict=bool(self._chunks))
+        rows, *columns = self.chunks or (1,)
+        widths = zip(self.shape[1:], columns, strict=bool(self.chunks))
         row = rows * math.prod(-(-length // chunk) * chunk for length, chunk in widths)
         row *= self.dtype.itemsize
         cache: Any = {
@@ -289,19 +302,38 @@ def _in_row(shape: tuple[int, ...], row: int, low: int, high: int) -> Iterator[t
 # ---- output ----------------------------------------------------------------------------------
 
 
-def create(path: Path, layout: Layout) -> File:
+def create(path: Path, layout: Layout) -> File | Staging:
     """Make a file of one contiguous data set, with the attributes and scales of that of ``like``.
 
-    Its space is allocated, but not written.
+    Its space is allocated, but not written. A data set that is chunked as that of ``like`` is made
+    by ``encode``.
     """
-    name, source = member_of(path, layout), source_of(layout)
+    name = member_of(path, layout)
+    if layout.packed:
+        packing_of(path, layout)
+        return Staging(npy.create(path, layout), layout, encode)
+    with _making(path, layout, fill_time="never") as dataset:
+        allocate(dataset)
+    return placed(path, layout, name)
+
+
+@contextmanager
+def _making(path: Path, layout: Layout, **storage: Any) -> Iterator[Any]:
+    """Make a file, and yield its data set, with the attributes and scales of that of ``like``."""
+    source = source_of(layout)
     with writing(path) as file:
-        dataset = file.create_dataset(name, layout.shape, layout.dtype, fill_time="never")
+        name = member_of(path, layout)
+        dataset = file.create_dataset(name, layout.shape, layout.dtype, **storage)
         if source is not None:
             with opened(source.path) as other:
                 _carry_over(other, other[source.member], dataset)
-        allocate(dataset)
-    return placed(path, layout, name)
+        yield dataset
+
+
+def encode(fill: Fill, layout: Layout, path: Path, show: Show) -> None:
+    """Write elements into a data set that is chunked and compressed as that of ``like``."""
+    with _making(path, layout, **packing_of(path, layout)) as dataset:
+        write_boxes(dataset, fill, show)
 
 
 def member_of(path: Path, layout: Layout) -> str:
@@ -355,9 +387,13 @@ def placed(path: Path, layout: Layout, member: str) -> File:
     return target
 
 
-def reopen(path: Path, layout: Layout) -> File | None:
+def reopen(path: Path, layout: Layout, encode: Encode = encode) -> File | Staging | None:
     """Return the target in a file that ``create`` has made, if it has this name, type and shape."""
     name = member_of(path, layout)
+    if layout.packed:
+        packing_of(path, layout)
+        file = npy.reopen(path, layout)
+        return None if file is None else Staging(file, layout, encode)
     if not is_hdf5(path):
         return None
     try:
@@ -367,6 +403,109 @@ def reopen(path: Path, layout: Layout) -> File | None:
             return placed(path, layout, name) if same else None
     except InputError:
         return None
+
+
+# ---- output that is chunked and compressed -----------------------------------------------------
+#
+# The chunks of a box are written at once: it has as many elements as fit into a part of memory, and
+# whole chunks, so that none is compressed twice.
+
+#: Filters that keep every bit of any type, and how many of their first numbers they add themselves.
+_LOSSLESS = MappingProxyType(
+    {1: 0, 2: 0, 3: 0, 307: 0, 32000: 0, 32001: 0, 32004: 0, 32008: 3, 32015: 0, 32026: 0}
+)
+
+
+def chunked(source: Source | None) -> Dataset | None:
+    """Return the data set of an input that is chunked; None for another input."""
+    source = getattr(source, "source", source)
+    return source if isinstance(source, Dataset) and source.chunks else None
+
+
+def packing_of(path: Path, layout: Layout) -> dict[str, Any]:
+    """Return how a data set is created that is chunked and compressed as that of ``like``."""
+    h5py, source = _h5py(), chunked(layout.like)
+    if source is None or source.shape != layout.shape:
+        raise OutputError(
+            f"{path}: chunks of shape {getattr(source, 'chunks', None)} do not fit a result of "
+            f"shape {layout.shape}: {option('axis', 'K', '...')} keeps that of the input"
+        )
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    with opened(source.path) as file, explained(source.path):
+        dataset = file[source.member]
+        limits, stored = dataset.maxshape, dataset.id.get_create_plist()
+        filters = [stored.get_filter(i) for i in range(stored.get_nfilters())]
+    for number, flags, values, name in filters:
+        if number not in _LOSSLESS:
+            raise OutputError(
+                f"{path}: {source.name} has filter {number} of HDF5, {name.decode()}, which may "
+                f"change a result: leave out {option('like')}"
+            )
+        if number == h5py.h5z.FILTER_DEFLATE:
+            plist.set_deflate(*values)
+        elif number == h5py.h5z.FILTER_SHUFFLE:  # by the size of an element of the result
+            plist.set_shuffle()
+        elif number == h5py.h5z.FILTER_FLETCHER32:
+            plist.set_fletcher32()
+        else:
+            plist.set_filter(number, flags, values[_LOSSLESS[number] :])
+    storage = {"chunks": source.chunks, "maxshape": limits, "dcpl": plist, "fill_time": "never"}
+    try:
+        with h5py.File("x", "w", driver="core", backing_store=False) as file:
+            file.create_dataset("x", layout.shape, layout.dtype, **storage)
+    except (ValueError, TypeError, RuntimeError) as error:  # of a filter that cannot write
+        raise OutputError(f"cannot write {path} as HDF5, as the input is: {error}") from error
+    return storage
+
+
+def write_boxes(dataset: Any, fill: Fill, show: Show) -> None:
+    """Write all elements of a data set in boxes of whole chunks."""
+    shape, dtype, done = dataset.shape, dataset.dtype, 0
+    for box in chunk_boxes(shape, dataset.chunks, WINDOW // dtype.itemsize):
+        elements = np.empty([part.stop - part.start for part in box], dtype)
+        for low, run in _runs(shape, box, elements):
+            fill(run, low)
+        dataset[box] = elements
+        done += elements.nbytes
+        show("encode", done, dataset.size * dtype.itemsize)
+
+
+def chunk_boxes(
+    shape: tuple[int, ...], chunks: tuple[int, ...], most: int
+) -> Iterator[tuple[slice, ...]]:
+    """Yield boxes of whole chunks that together are an array, of about ``most`` elements each.
+
+    >>> [[(part.start, part.stop) for part in box] for box in chunk_boxes((3, 5), (2, 2), 8)]
+    [[(0, 2), (0, 4)], [(0, 2), (4, 5)], [(2, 3), (0, 4)], [(2, 3), (4, 5)]]
+    """
+    steps = [*chunks]
+    for axis in reversed(range(len(shape))):  # neighbours in memory first
+        steps[axis] *= max(1, most // math.prod(steps))
+        if steps[axis] < shape[axis]:
+            break
+        steps[axis] = max(shape[axis], 1)
+    pairs = zip(shape, steps, strict=True)
+    parts = [
+        [slice(low, min(low + step, length)) for low in range(0, length, step)]
+        for length, step in pairs
+    ]
+    yield from product(*parts)
+
+
+def _runs(
+    shape: tuple[int, ...], box: tuple[slice, ...], elements: NDArray[Any]
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the parts of a box that are neighbours in the array: their first index, and memory."""
+    axes = len(shape) - 1  # before a run
+    while axes > 0 and elements.shape[axes] == shape[axes]:
+        axes -= 1
+    inner = math.prod(shape[axes + 1 :])
+    for index in np.ndindex(elements.shape[:axes]):
+        row = 0
+        for part, i, length in zip(box, index, shape, strict=False):
+            row = row * length + part.start + i
+        low = (row * shape[axes] + box[axes].start) * inner
+        yield low, elements[index].reshape(-1)
 
 
 def is_hdf5(path: Any) -> bool:

@@ -40,8 +40,9 @@ Fill = Callable[[NDArray[Any], int], None]
 #: Shows progress: the phase, the bytes done, all bytes.
 Show = Callable[[str, int, int], None]
 
-#: ``FILE::PATH``: the suffixes of formats whose files hold several arrays.
-_OF_MEMBER = re.compile(r"(.+?\.(?:h5|hdf5|nc|nc4|npz|zarr))::(.*)", re.IGNORECASE | re.DOTALL)
+#: ``FILE::PATH``: the suffixes of formats whose files hold several arrays; and ``FOLDER/::PATH``.
+_SUFFIXES = "h5|hdf5|nc|nc4|npz|zarr|parquet|pq|arrow|feather|ipc"
+_OF_MEMBER = re.compile(rf"(.+?(?:\.(?:{_SUFFIXES})|/))::(.*)", re.IGNORECASE | re.DOTALL)
 
 
 def imported(name: str, extra: str) -> Any:
@@ -326,6 +327,7 @@ class Layout(NamedTuple):
     fortran: bool = False  # whether axis 0 varies fastest, of several axes
     member: str = ""  # its name in the file, if the caller has given one
     like: Source | None = None  # the input, whose names and attributes are carried over
+    packed: bool = False  # whether the array is chunked and compressed as that of the input
 
 
 class Format(Protocol):
@@ -411,7 +413,8 @@ def renaming(part: Path, path: Path | Url) -> Iterator[None]:
     except (OSError, OutputError) as error:
         if len(error.args) == 1:
             shown = f"{part}, the part file of {path}" if isinstance(path, Url) else str(path)
-            error.args = (str(error).replace(str(part), shown),)
+            text = str(error).replace(str(whole_of(part)), shown)
+            error.args = (text.replace(str(part), shown) if text == str(error) else text,)
         raise
 
 

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ...core.errors import InputError, OutputError
-from . import conventions, hdf5
-from .files import File, opened
-from .interface import NUMBERS, Layout, Source, imported
+from . import conventions, hdf5, npy
+from .files import File, Staging, opened
+from .interface import NUMBERS, Fill, Layout, Show, Source, imported
 
 #: The number types of NetCDF.
 _TYPES = {"f4", "f8", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8))}
@@ -40,29 +40,51 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
 # ---- output ----------------------------------------------------------------------------------
 
 
-def create(path: Path, layout: Layout) -> File:
+def create(path: Path, layout: Layout) -> File | Staging:
     """Make a file of one variable, with what belongs to that of ``like``; see ``hdf5.create``."""
-    dtype, shape, *_ = layout
-    name, h5netcdf = hdf5.member_of(path, layout), _h5netcdf()
+    dtype, name = layout.dtype, hdf5.member_of(path, layout)
     if f"{dtype.kind}{dtype.itemsize}" not in _TYPES:
         raise OutputError(f"{path}: NetCDF has no {dtype}: choose another dtype")
+    if layout.packed:
+        hdf5.packing_of(path, layout)
+        return Staging(npy.create(path, layout), layout, encode)
+    _make(path, layout, fill_time="never")
+    with hdf5.writing(path, "r+") as plain:
+        hdf5.allocate(plain[name])
+    return hdf5.placed(path, layout, name)
+
+
+def reopen(path: Path, layout: Layout) -> File | Staging | None:
+    """Return the target in a file that ``create`` has made, if it has this name, type and shape."""
+    return hdf5.reopen(path, layout, encode)
+
+
+def encode(fill: Fill, layout: Layout, path: Path, show: Show) -> None:
+    """Write elements into a variable that is chunked and compressed as that of ``like``."""
+    storage = hdf5.packing_of(path, layout)
+    del storage["maxshape"]  # that of its dimensions, which do not grow
+    pairs = zip(storage["chunks"], layout.shape, strict=True)
+    storage["chunks"] = tuple(min(chunk, max(length, 1)) for chunk, length in pairs)
+    _make(path, layout, **storage)
+    with hdf5.writing(path, "r+") as plain:
+        hdf5.write_boxes(plain[hdf5.member_of(path, layout)], fill, show)
+
+
+def _make(path: Path, layout: Layout, **storage: Any) -> None:
+    """Make a file of one variable without its elements."""
+    dtype, shape, *_ = layout
+    name, h5netcdf = hdf5.member_of(path, layout), _h5netcdf()
     try:
         with _variable(layout) as (source, x), h5netcdf.File(path, "w", locking=False) as file:
             names = tuple(f"x{axis}" for axis in range(len(shape))) if x is None else x.dimensions
             _make_dimensions(file, names, shape)
-            y = file.create_variable(name, names, dtype, fill_time="never")
+            y = file.create_variable(name, names, dtype, **storage)
             if x is not None:
                 _copy_attributes(source, file)
                 _copy_attributes(x, y)
                 _copy_coordinates(source, x, file)
-        with hdf5.writing(path, "r+") as plain:
-            hdf5.allocate(plain[name])
     except (h5netcdf.CompatibilityError, ValueError, TypeError, KeyError) as error:
         raise OutputError(f"cannot write {path} as NetCDF: {error}") from error
-    return hdf5.placed(path, layout, name)
-
-
-reopen = hdf5.reopen
 
 
 @contextmanager

@@ -172,8 +172,8 @@ class Array(Indirect):
         self.tile = tile
 
     def needs_window(self, *, flattened: bool) -> bool:
-        """Return whether elements are read in another order than that of the chunks."""
-        return flattened and len(self.shape) > 1
+        """Return whether elements are read in order: chunks are decompressed once for many."""
+        return flattened
 
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
@@ -208,15 +208,20 @@ class _Reader:
 
     def __call__(self, elements: NDArray[Any], low: int) -> None:
         """Fill an array with the elements from number ``low`` on."""
-        if len(self._shape) == 1:
-            self.box(elements, (slice(low, low + elements.size),))
-            return
         at, high = low, low + elements.size
+        if len(self._shape) == 1 and self._is_whole(low, high):
+            self.box(elements, (slice(low, high),))
+            return
         while at < high:
             first, window = self._around(at)
             stop = min(first + window.size, high)
             elements[at - low : stop - low] = window[at - first : stop - first]
             at = stop
+
+    def _is_whole(self, low: int, high: int) -> bool:
+        """Return whether elements of an array of one axis are whole chunks."""
+        (chunk,), (n,) = self._array.chunks, self._shape
+        return bool(low % chunk == 0 and (high % chunk == 0 or high == n))
 
     def box(self, array: NDArray[Any], box: tuple[slice, ...]) -> None:
         """Fill an array with those of a box."""

@@ -3,10 +3,10 @@
 import { el } from "./dom.js";
 import { folder, lastPart, visible, whole } from "./format.js";
 
-const FLAGS = ["exclusive", "reverse", "check", "force", "resume", "trust_input"];
+const FLAGS = ["exclusive", "reverse", "check", "force", "like", "resume", "trust_input"];
 const VALUES = ["dtype", "axis", "initial", "raw", "segments", "state", "strategy", "backend",
-  "threads", "memory", "shape", "trace"];
-const DEFAULT = { strategy: "auto", backend: "auto" };
+  "threads", "memory", "shape", "nulls", "trace"];
+const DEFAULT = { strategy: "auto", backend: "auto", nulls: "refuse" };
 
 /** Return the options of a request that are not the defaults, as text. */
 export function options(request) {
