@@ -1,7 +1,7 @@
 """``--check``: recompute a scan with NumPy, in pieces, and find the first difference."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,8 @@ from ..cpu.chunked import CHUNK
 from ..mpi.agree import agreed, mark_collective
 from ..mpi.communicators import Comm
 from ..mpi.signals import interruptible
-from .formats.interface import Box, Fill, Source, Target, fill_box
-from .plan import JobPlan
+from .formats.interface import Box, Fill, Source, Target, fill_box, whole_of
+from .plan import Block, JobPlan
 from .restart import State
 from .shard import Shard
 
@@ -33,7 +33,7 @@ def check(
     elements. Sums, products and logaddexp of floats are recomputed in the next wider type, and may
     differ by the bounds below. All other results must be equal.
 
-    Raises ``CheckError`` on every rank, with the first element in scan order that differs.
+    Raises ``CheckError`` on every rank, with an element that differs, the first one of a rank.
     """
     plan, n = shard.plan, shard.plan.form.extents.length
     longest = max(comm.allgather(n))
@@ -51,16 +51,21 @@ def check(
                 differences.append(files.compare(reference, section, before, fill, fill_result))
         _raise_first(comm, plan, result, differences)
         return
-    for section in sections:  # as many as on all ranks
-        with agreed(comm), files.input() as fill:
-            before = section.states(reference, state)
-            files.skip(reference, section, fill)
-        states = comm.allgather(reference.state if n > 0 else None)
-        order = states[: comm.rank : -1] if plan.form.reverse else states[: comm.rank]
-        before += [each for each in order if each is not None]
-        with agreed(comm), files.both() as (fill, fill_result):
-            difference = files.compare(reference, section, before, fill, fill_result)
-        _raise_first(comm, plan, result, [difference])
+    with ExitStack() as opened:
+        with agreed(comm):
+            fill, fill_result = opened.enter_context(files.both())
+        for section in sections:  # as many as on all ranks
+            with agreed(comm):
+                before = section.states(reference, state)
+                files.skip(reference, section, fill)
+            states = comm.allgather(reference.state if n > 0 else None)
+            order = states[: comm.rank : -1] if plan.form.reverse else states[: comm.rank]
+            before += [each for each in order if each is not None]
+            with agreed(comm):
+                difference = files.compare(reference, section, before, fill, fill_result)
+            _raise_first(comm, plan, result, [difference])
+        with agreed(comm):
+            opened.close()
 
 
 _Difference = tuple[int, str]  # the index of an element in the file, and what is wrong
@@ -73,8 +78,10 @@ def _raise_first(
     differences = [each for ranks in comm.allgather(list(local)) for each in ranks if each]
     if differences:
         element, text = differences[-1 if plan.form.reverse else 0]
+        whole = whole_of(result.path)
+        place = whole if whole.exists() else result.path
         raise mark_collective(
-            CheckError(f"element {element} of the result is {text}; it is in {result.path}")
+            CheckError(f"element {element} of the result is {text}; it is in {place}")
         )
 
 
@@ -93,14 +100,15 @@ class _Section(NamedTuple):
 
     pieces: list[_Piece]
     inner: int
-    columns: slice | Array  # the indices of the columns in a row
+    block: Block | None = None  # whose columns these are; None: all
 
     def states(self, reference: "_Reference", state: State) -> list["_State"]:
         """Begin with this section; return the state before its first element, if there is one."""
         reference.inner = self.inner
         if state.value is None:
             return []
-        return [reference.state_of(np.atleast_1d(state.value)[self.columns])]
+        row = state.value
+        return [reference.state_of(row if self.block is None else self.block.of_row(row).ravel())]
 
 
 def _sections(shard: Shard, *itemsizes: int) -> Iterator[_Section]:
@@ -109,11 +117,11 @@ def _sections(shard: Shard, *itemsizes: int) -> Iterator[_Section]:
     if plan.tiles is None:
         # Pieces of both files have the same number of elements, and whole rows.
         step = max(PIECE // max(itemsizes), extents.inner)
-        yield _Section([*_pieces(plan, step)], extents.inner, slice(None))
+        yield _Section([*_pieces(plan, step)], extents.inner)
         return
     for block in shard.blocks:
         pieces = [_Piece(0, chunk.size, 1, chunk.begins, chunk.box) for chunk in block]
-        yield _Section(pieces, block.width, block.columns)
+        yield _Section(pieces, block.width, block)
 
 
 def _pieces(plan: JobPlan, step: int) -> Iterator[_Piece]:
@@ -154,7 +162,9 @@ class _Files:
         """Find the state of the reference after a section."""
         reference.rewind(section.inner)
         for piece in section.pieces:
-            reference.skip(self._read(fill, piece, self._x), piece.outer)
+            x = self._read(fill, piece, self._x)
+            for rows in self._rows(piece, section.inner):
+                reference.skip(x[rows], piece.outer)
 
     def compare(
         self,
@@ -169,17 +179,26 @@ class _Files:
             if piece.fresh:
                 reference.rewind(piece.outer * section.inner, self._plan.form.seed, before)
             x = self._read(fill, piece, self._x)
-            expected, bound = reference.advance(x, piece.outer)
-            scanned = self._read(fill_result, piece, self._y)
-            at = _first_difference(reference.in_scan_order(scanned, piece.outer), expected, bound)
-            if at is not None:
-                i = reference.index_in_memory(*at, n=len(expected))
-                value = expected[at[0]].reshape(-1, reference.parts)[at[1] // reference.parts]
-                index = (
-                    piece.start + i if piece.box is None else piece.box.element(i, self._plan.shape)
-                )
-                return index, f"{scanned[i]!s}, NumPy gives {value.squeeze()!s}"
+            y = self._read(fill_result, piece, self._y)
+            for rows in self._rows(piece, section.inner):
+                expected, bound = reference.advance(x[rows], piece.outer)
+                scanned = reference.in_scan_order(y[rows], piece.outer)
+                at = _first_difference(scanned, expected, bound)
+                if at is not None:
+                    i = rows.start + reference.index_in_memory(*at, n=len(expected))
+                    value = expected[at[0]].reshape(-1, reference.parts)[at[1] // reference.parts]
+                    box = piece.box
+                    index = piece.start + i if box is None else box.element(i, self._plan.shape)
+                    return index, f"{y[i]!s}, NumPy gives {value.squeeze()!s}"
         return None
+
+    def _rows(self, piece: _Piece, inner: int) -> Iterator[slice]:
+        """Yield the parts of a piece that are compared at a time: of a box, some rows."""
+        step = piece.size
+        if piece.box is not None:
+            step = max(1, PIECE // self._x.itemsize // inner) * inner
+        cuts = [slice(low, high) for low, high in chunks(0, piece.size, step)]
+        return reversed(cuts) if self._plan.form.reverse else iter(cuts)
 
     @interruptible
     def _read(self, fill: Fill, piece: _Piece, buffer: Array) -> Array:

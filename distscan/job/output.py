@@ -12,11 +12,11 @@ import fcntl
 import os
 import platform
 import re
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import sleep
 from typing import NamedTuple
 
 from ..core.errors import OutputError
@@ -28,6 +28,7 @@ from .formats.interface import (
     Show,
     Target,
     Url,
+    delete,
     naming_output,
     option,
     renaming,
@@ -35,7 +36,7 @@ from .formats.interface import (
     whole_of,
 )
 
-_ATTEMPTS = 10
+_ATTEMPTS, _PAUSE = 10, 0.05  # seconds, more after each attempt
 _renameat2 = ctypes.CDLL(None).renameat2  # Python has none
 _renameat2.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
@@ -132,7 +133,7 @@ def create(path: Path | Url, layout: Layout, *, resume: bool = False) -> Iterato
         try:
             with renaming(part, path), naming_output(part):
                 form, target = formats.of(path), None
-                if resume:
+                if resume and journals(part):  # else a job was killed while it was made
                     target = form.reopen(part, layout)
                 if target is None:
                     if resume:
@@ -293,8 +294,7 @@ def publish_all(files: Sequence[Publication], show: Show) -> None:
             if isinstance(path, Url):
                 remote.remove(path)
             else:
-                with suppress(OSError):
-                    path.unlink()
+                delete(path)
         raise
 
 
@@ -336,30 +336,38 @@ def _publish(part: Path, path: Path, *, force: bool) -> None:
 
 def _replace(part: Path, path: Path) -> None:
     """Rename a complete file or folder to a path, in place of what is there."""
+    if path.is_dir() and not formats.is_store(path):
+        raise OutputError(f"{path} is a directory; name a file with -o")
     if not part.is_dir() or not os.path.lexists(path):
         part.replace(path)
         return
     # A folder that is there cannot be replaced by a rename. It is removed as the part file is.
     if _renameat2(_HERE, os.fsencode(part), _HERE, os.fsencode(path), _EXCHANGE) == 0:
         return
-    old = path.with_name(f"{_prefix(path)}{os.getpid()}-{os.urandom(4).hex()}.part")
-    path.rename(old)  # without exchanges, as on NFS, there is no file of this name for a moment
-    part.rename(path)
-    old.rename(part)
+    # Without exchanges, as on NFS, there is no file of this name for a moment. A crash leaves the
+    # old one where its user sees it.
+    old = path.with_name(f"{path.name}.{os.urandom(4).hex()}.old")
+    path.rename(old)
+    try:
+        part.rename(path)
+    except BaseException:
+        old.rename(path)
+        raise
+    delete(old)
 
 
 def remove(part: Path) -> None:
     """Remove a part file, and what is beside it; errors are ignored: they must hide no fault."""
-    _delete(whole_of(part))
+    whole = whole_of(part)
+    for attempt in range(_ATTEMPTS):
+        delete(whole)
+        if not os.path.lexists(whole):
+            break
+        sleep(attempt * _PAUSE)  # a rank may still be writing into a folder
     with suppress(OSError):
         remove_journals(part)
-    _delete(part)
-
-
-def _delete(path: Path) -> None:
-    """Delete a file or a folder, if it is there and can be deleted."""
-    with suppress(OSError):
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    if not os.path.lexists(whole):  # else another job finds them, by the part file
+        delete(part)
 
 
 def discard(path: Path) -> None:
@@ -411,6 +419,8 @@ def _hand_on(old: os.stat_result, part: Path) -> None:
         os.chown(part, -1, old.st_gid)
     except PermissionError:  # the part file's group gets the rights of all other users only
         mode &= 0o707 | (mode & 0o007) << 3
+    if part.is_dir():  # it may be in place of a file: who may read it may enter it
+        mode |= (mode & 0o444) >> 2
     part.chmod(mode)
 
 

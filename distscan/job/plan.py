@@ -81,15 +81,16 @@ class JobPlan(NamedTuple):
 
         To decompress a tile on two ranks costs twice the time. Two writers of one tile would lose
         data. So shards begin where tiles do. Of an array of several axes, each rank scans some
-        columns of tiles, and waits for no other rank. If there are too few of them, or with a
-        state, it scans some rows of tiles, in all columns.
+        columns of tiles, and waits for no other rank. If that leaves more ranks without work, or
+        with a state, it scans some rows of tiles, in all columns.
         """
         tile = target.tile or source.tile
         if not tile or math.prod(self.shape) == 0:
             return self
         if len(self.shape) > 1:
             tiles = Tiles.of(self.shape, tile, self.axis)
-            by_rows = has_state or tiles.columns[1] < comm.size
+            columns, rows = tiles.columns[1], -(-self.shape[self.axis] // tiles.tile[self.axis])
+            by_rows = has_state or min(rows, comm.size) > min(columns, comm.size)
             tiles = tiles.of_rank(comm, by_rows=by_rows, whole=bool(target.tile))
             across = by_rows and comm.size > 1
             return self._replace(
@@ -99,12 +100,13 @@ class JobPlan(NamedTuple):
                 whole=bool(target.tile),
                 tiles=tiles,
             )
-        grain = math.prod((tile[0], *source.shape[1:])) if len(tile) > 1 else tile[0]
-        low, high = bounds(self.shape[0], comm.size, comm.rank, grain, whole=bool(target.tile))
+        (n,), flattened = self.shape, len(tile) > 1
+        grain = min(tile[0] * math.prod(source.shape[1:]) if flattened else tile[0], n)
+        low, high = bounds(n, comm.size, comm.rank, grain, whole=bool(target.tile))
         return self._replace(
             form=self.form._replace(extents=Extents.of((high - low,), None)),
             start=low,
-            grain=tile[0] if len(tile) == 1 else 1,
+            grain=1 if flattened else grain,
             whole=bool(target.tile),
         )
 
@@ -120,7 +122,9 @@ class JobPlan(NamedTuple):
         assert most >= self.fewest or not self.whole, "a part of a tile would be written"
         reverse = self.form.reverse
         if self.tiles is not None:
-            return self.tiles.blocks(most, goes_on=self.goes_on, reverse=reverse)
+            blocks = self.tiles.blocks(most, goes_on=self.goes_on, reverse=reverse)
+            none = Block(Extents.of((0,), None), 1, 0, 1, goes_on=self.goes_on, reverse=reverse)
+            return blocks or [none]  # other ranks have all columns
         grain = self.grain if most >= self.grain else 1  # there is no memory for it
         return cut(self.form.extents, most - most % grain, goes_on=self.goes_on, reverse=reverse)
 
@@ -318,10 +322,9 @@ class Block:
         """Return the number of chunks."""
         return sum(1 for _ in self)
 
-    @property
-    def columns(self) -> slice | NDArray[np.intp]:
-        """The indices of its columns in a row of the array."""
-        return slice(self.column, self.column + self.width)
+    def of_row(self, row: NDArray[Any]) -> NDArray[Any]:
+        """Return the part of a row [inner] of the array that has these columns: a view."""
+        return row[self.column : self.column + self.width]
 
     def _cuts(self, length: int) -> Iterator[tuple[int, int]]:
         """Yield the first and the last row of each chunk, in the order of the scan."""
@@ -373,14 +376,14 @@ class Tiles(NamedTuple):
         return self._replace(columns=bounds(self.columns[1], comm.size, comm.rank))
 
     @property
-    def _others(self) -> tuple[int, ...]:
+    def others(self) -> tuple[int, ...]:
         """The axes that are not scanned."""
         return tuple(axis for axis in range(len(self.shape)) if axis != self.axis)
 
     @property
     def _grid(self) -> tuple[int, ...]:
         """The numbers of tiles along these."""
-        return tuple(-(-self.shape[i] // self.tile[i]) for i in self._others)
+        return tuple(-(-self.shape[i] // self.tile[i]) for i in self.others)
 
     @property
     def extents(self) -> Extents:
@@ -410,7 +413,7 @@ class Tiles(NamedTuple):
             starts = [(int(i), int(i) + 1) for i in before] + [(int(last), int(last) + count)]
             yield tuple(
                 (low * self.tile[i], min(high * self.tile[i], self.shape[i]))
-                for i, (low, high) in zip(self._others, starts, strict=True)
+                for i, (low, high) in zip(self.others, starts, strict=True)
             )
             number += count
 
@@ -467,12 +470,10 @@ class BoxBlock(Block):
                 Box((*self._bounds[:axis], rows, *self._bounds[axis:]), axis),
             )
 
-    @property
-    def columns(self) -> slice | NDArray[np.intp]:
-        """The indices of its columns in a row of the array."""
-        shape = [self._tiles.shape[i] for i in self._tiles._others]
-        box = tuple(slice(low, high) for low, high in self._bounds)
-        return np.arange(math.prod(shape)).reshape(shape)[box].ravel()
+    def of_row(self, row: NDArray[Any]) -> NDArray[Any]:
+        """Return the part of a row of the array that has these columns: a view, which is a box."""
+        shape = [self._tiles.shape[i] for i in self._tiles.others]
+        return row.reshape(shape)[tuple(slice(low, high) for low, high in self._bounds)]
 
 
 # ---- memory: the size and the number of chunks, and whether shards stay on devices ----------

@@ -57,7 +57,7 @@ class State(NamedTuple):
         """Return the value and the edges before a block, as ``Carry.start`` takes them."""
         value = self.value
         if value is not None and value.ndim > 0:
-            value = value[block.columns]
+            value = block.of_row(value).ravel()
             if block.width == 1:  # a column is scanned as an array of one axis
                 value = value.reshape(())
         return value, None if self.key is None else Edges(self.key, self.key)
@@ -118,8 +118,9 @@ def check_blocks(job: Any, blocks: int) -> None:
     """Refuse a state whose columns are in several blocks, some of which are resumed."""
     if job.state is not None and job.run.resume and blocks > 1:
         raise ValueError(
-            f"{option('state', argument='')} and {option('resume')} together need "
-            f"{option('memory', argument='')} for a whole row"
+            f"{option('state', argument='')} and {option('resume')} go together where a chunk has "
+            f"whole rows: give {option('memory', argument='')} for one, or leave "
+            f"{option('resume')} out, if the array lies in tiles"
         )
 
 

@@ -94,7 +94,8 @@ def sweep(comm: Comm, shard: Shard, show: Show, state: State, journal: Journal |
     if extents.inner > 1:
         value = np.zeros(extents.inner, value.dtype)
         for block, carry in zip(shard.blocks[-len(carries) :], carries, strict=True):
-            value[block.columns] = carry.total()
+            columns = block.of_row(value)
+            columns[...] = carry.total().reshape(columns.shape)
     else:
         value = value.reshape(())
     edges = carries[-1].edges

@@ -415,3 +415,131 @@ def test_a_full_disk(put, folder, comm, monkeypatch):
     assert not isinstance(caught.value, InputError)
     assert {each.name for each in folder.iterdir()} == {"x.zarr"}
     comm.Barrier()
+
+
+# ---- what must not be lost -----------------------------------------------------------------------
+
+
+def test_codecs_that_round_are_not_carried_over(put, folder, comm, rng):
+    import numcodecs
+
+    x = comm.bcast(np.round(rng.random(200), 1))
+    fixed = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="u1")
+    options = {"shape": x.shape, "dtype": "f8", "chunks": (50,), "zarr_format": 2}
+
+    def write(path):
+        zarr.create_array(path, filters=[fixed], **options)[...] = x
+
+    given = put(write)
+    scan_file(given, folder / "y.zarr", backend="cpu")
+    want = np.asarray(zarr.open(given, mode="r")[...]).cumsum()
+    np.testing.assert_allclose(zarr.open(folder / "y.zarr")[...], want, 1e-12)
+    comm.Barrier()
+
+
+def test_signs_of_zero(folder, comm):
+    """Chunks of -0.0 are stored, also of complex numbers."""
+    x = -np.zeros(20, "c16")
+    if comm.rank == 0:
+        np.save(folder / "x.npy", x)
+    comm.Barrier()
+    scan_file(folder / "x.npy", folder / "y.zarr", backend="cpu")
+    found = zarr.open(folder / "y.zarr")[...]
+    assert np.signbit(found.real).all()
+    assert np.signbit(found.imag).all()
+    comm.Barrier()
+
+
+def test_a_damaged_coordinate(put, folder, comm, rng):
+    """The job fails, also when it is resumed: nothing is left out."""
+    data = comm.bcast(dataset(rng))
+
+    def write(path):
+        data.to_zarr(path, zarr_format=3)
+        (path / "y" / "c" / "0").write_bytes(b"\xff" * 30)
+
+    given = put(write)
+    for _ in range(2):
+        with pytest.raises(InputError, match="cannot read"):
+            scan_file(f"{given}::rain", folder / "y.zarr", axis=0, backend="cpu", resume=True)
+        comm.Barrier()
+        assert {each.name for each in folder.iterdir()} == {"x.zarr"}
+        comm.Barrier()
+
+
+def test_metadata_that_is_not_consolidated_again(put, folder, comm):
+    def write(path):
+        zarr.create_group(path).create_array("a", data=np.arange(48).reshape(12, 4), chunks=(5, 3))
+        zarr.consolidate_metadata(path)
+        zarr.open_array(path, path="a", mode="r+").resize((12, 6))
+
+    given = put(write)
+    for axis in (None, 0):
+        with pytest.raises(InputError, match="not as the consolidated metadata says"):
+            scan_file(f"{given}::a", folder / "y.npy", axis=axis, backend="cpu")
+        comm.Barrier()
+
+
+@pytest.mark.one_rank
+def test_a_folder_that_appears_is_not_replaced(tmp_path):
+    zarr.create_array(tmp_path / "x.zarr", data=np.arange(100), chunks=(9,))
+    precious = tmp_path / "y.zarr" / "precious"
+
+    def appear(*_):
+        precious.parent.mkdir(exist_ok=True)
+        precious.touch()
+
+    with pytest.raises(OutputError, match="is a directory"):
+        scan_file(
+            tmp_path / "x.zarr", tmp_path / "y.zarr", backend="cpu", force=True, progress=appear
+        )
+    assert precious.exists()
+
+
+@pytest.mark.one_rank
+def test_who_may_read_a_file_may_enter_the_store_in_its_place(tmp_path):
+    zarr.create_array(tmp_path / "x.zarr", data=np.arange(100), chunks=(9,))
+    y = tmp_path / "y.zarr"
+    y.touch()
+    y.chmod(0o640)
+    scan_file(tmp_path / "x.zarr", y, backend="cpu", force=True)
+    assert y.stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.one_rank
+def test_the_output_goes_if_the_state_cannot_be_published(tmp_path, monkeypatch):
+    zarr.create_array(tmp_path / "x.zarr", data=np.arange(100), chunks=(9,))
+    real = output.publish
+
+    def publish(part, path, *, force):
+        if path.name == "state":
+            raise OSError(errno.EIO, "a fault of the disk")
+        real(part, path, force=force)
+
+    monkeypatch.setattr(output, "publish", publish)
+    with pytest.raises(OSError, match="a fault of the disk"):
+        scan_file(tmp_path / "x.zarr", tmp_path / "y.zarr", backend="cpu", state=tmp_path / "state")
+    assert {each.name for each in tmp_path.iterdir()} == {"x.zarr"}
+
+
+@pytest.mark.one_rank
+def test_a_link_in_the_way_is_not_followed(tmp_path, monkeypatch):
+    """It has the name of the store that a killed job has left."""
+    zarr.create_array(tmp_path / "x.zarr", data=np.arange(100), chunks=(9,))
+    zarr.create_array(tmp_path / "other.zarr", data=np.zeros(100, "i8"), chunks=(9,))
+    whole = output.whole_of(output.resumable(tmp_path / "y.zarr"))
+    whole.symlink_to(tmp_path / "other.zarr")
+    scan_file(tmp_path / "x.zarr", tmp_path / "y.zarr", backend="cpu", resume=True)
+    assert not (tmp_path / "y.zarr").is_symlink()
+    assert not zarr.open(tmp_path / "other.zarr")[...].any()
+    np.testing.assert_array_equal(zarr.open(tmp_path / "y.zarr"), np.arange(100).cumsum())
+
+
+@pytest.mark.one_rank
+def test_warnings_stay_as_they_are(tmp_path, rng):
+    import warnings
+
+    zarr.create_array(tmp_path / "x.zarr", data=rng.random((400, 40)), chunks=(10, 10))
+    before = list(warnings.filters)
+    scan_file(tmp_path / "x.zarr", tmp_path / "y.zarr", axis=0, backend="cpu", threads=4)
+    assert list(warnings.filters) == before

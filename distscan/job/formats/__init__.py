@@ -202,8 +202,8 @@ class JoinedFiles:
         return terms
 
     def needs_window(self, *, flattened: bool) -> bool:
-        """Return whether a file needs one."""
-        return any(file.needs_window(flattened=flattened) for file in self.parts)
+        """Return whether a file needs one: all are read in order."""
+        return any(file.needs_window(flattened=True) for file in self.parts)
 
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = 0) -> Iterator[Fill]:

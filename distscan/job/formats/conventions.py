@@ -36,9 +36,12 @@ def check(source: Any, attributes: Mapping[str, Any]) -> Source:
     missing = list[NDArray[Any]]()
     for name in ("_FillValue", "missing_value"):
         if name in attributes and source.dtype.kind in NUMBERS:
-            value = np.asarray(attributes[name])
+            value = np.asarray(attributes[name]).ravel()
             try:
-                missing.append(value.astype(source.dtype).ravel())
+                with np.errstate(all="ignore"):
+                    cast = value.astype(source.dtype)
+                    # No element of integers is a value that they cannot be.
+                    missing.append(cast[cast == value] if cast.dtype.kind in "iu" else cast)
             except (ValueError, TypeError):
                 raise InputError(f"{source.name}: its {name}, {value}, is no number") from None
     values = np.unique(np.concatenate(missing)) if missing else np.empty(0)

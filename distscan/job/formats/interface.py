@@ -13,8 +13,9 @@ import errno
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -391,6 +392,12 @@ def unlinked(path: str, flags: int) -> int:
 def whole_of(part: Path) -> Path:
     """Return the path of the output that a target's ``finish`` leaves beside the part file."""
     return part.with_name(f"{part.name}.whole")
+
+
+def delete(path: Path) -> None:
+    """Delete a file, a link or a folder, if it is there and can be deleted."""
+    with suppress(OSError):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def begin_whole(part: Path) -> Path:

@@ -7,7 +7,6 @@ one rank: see ``plan.Tiles``. Of an array with shards, this holds of shards when
 import ctypes
 import math
 import os
-import shutil
 import threading
 import warnings
 from base64 import b64decode
@@ -33,6 +32,7 @@ from .interface import (
     Location,
     Show,
     Source,
+    delete,
     imported,
     naming_input,
     naming_output,
@@ -44,6 +44,9 @@ _zarr = partial(imported, "zarr", "zarr")
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 _DIMENSIONS = "_ARRAY_DIMENSIONS"  # the attribute of version 2 with the names of dimensions
 _CHUNK = 8 << 20  # bytes of a chunk of a new array
+#: Codecs that return the bytes that they were given; other ones may round.
+_LOSSLESS = {"blosc", "zstd", "gzip", "zlib", "lz4", "bz2", "lzma", "crc32c", "shuffle"}
+_PART = "the part file of a Zarr store\n"  # the contents of a part file whose store is made
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 
 
@@ -57,7 +60,7 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     if not is_store(path):
         raise InputError(f"{path} is no Zarr store: it has no {', '.join(_METADATA)}")
     with _explained(path):
-        node = _zarr().open(store=str(path), mode="r")
+        node = _opened(path)
         if not hasattr(node, "shape"):
             member = member or _only_name(node, path)
         name = str(Location(path, member))
@@ -93,13 +96,18 @@ def is_store(path: Path) -> bool:
     return any((path / name).is_file() for name in _METADATA)
 
 
+def _opened(path: Path) -> Any:
+    """Open the array or the group of a store; no warnings of what other versions may read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _zarr().open(store=str(path), mode="r")
+
+
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     """Turn the errors of the library, and of its codecs, into an ``InputError``."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what other versions of the library may read
-            yield
+        yield
     except (InputError, MemoryError):
         raise
     except Exception as error:
@@ -180,6 +188,10 @@ class Array(Indirect):
         """Open the store, and yield a function that fills arrays."""
         with _explained(self.path):
             array = _zarr().open_array(store=str(self.path), path=self.member, mode="r")
+        if (array.shape, array.dtype, array.chunks) != (self.shape, self.dtype, self.tile):
+            raise InputError(
+                f"{self.name} is not as the consolidated metadata says: consolidate it again"
+            )
         yield _Reader(self.path, array, window or WINDOW)
         stamp = self.file.stamp
         if stamp is not None and _stamp_of(self.path / self.member) != stamp:
@@ -260,10 +272,15 @@ class Store(Indirect):
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
         """Open the store, and yield a function that fills arrays."""
         with _explained(self._folder):
-            yield _Reader(self._folder, self._open("r"), window or WINDOW)
+            array = self._open("r")
+        yield _Reader(self._folder, array, window or WINDOW)
 
     def _open(self, mode: str) -> Any:
-        return _zarr().open_array(store=str(self._folder), path=self.member, mode=mode)
+        # zarr takes -0.0 of complex numbers for 0, the value of chunks that are not stored.
+        config = {"array.write_empty_chunks": True} if self.dtype.kind == "c" else {}
+        zarr = _zarr()
+        with zarr.config.set(config):
+            return zarr.open_array(store=str(self._folder), path=self.member, mode=mode)
 
     def check_shared(self) -> None:
         """Check that this rank sees the store of rank 0."""
@@ -287,6 +304,7 @@ class Store(Indirect):
         """Consolidate the metadata of a group: programs then open one file for all arrays."""
         if self.member:
             _consolidate(self._folder)
+            _sync(self._folder)
 
 
 def _consolidate(folder: Path) -> None:
@@ -319,12 +337,16 @@ class _Writer:
     def sync(self) -> None:
         """Return when all files of the file system are on the disk: the store has many."""
         with naming_output(self._part):
-            opened = os.open(self._part, os.O_RDONLY)
-            try:
-                if _syncfs(opened):
-                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            finally:
-                os.close(opened)
+            _sync(self._part)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        if _syncfs(opened):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(opened)
 
 
 def create(path: Path, layout: Layout) -> Store:
@@ -332,16 +354,15 @@ def create(path: Path, layout: Layout) -> Store:
     if layout.fortran:
         raise OutputError(f"{path}: Zarr has no Fortran order, which the input has: write .npy")
     folder, name = whole_of(path), _member_of(layout)
-    shutil.rmtree(folder, ignore_errors=True)
+    delete(folder)
     folder.mkdir(0o777 if path.stat().st_mode & 0o077 else 0o700)
-    path.write_text("the part file of a Zarr store\n")
     zarr, (source, x) = _zarr(), _input(layout)
     version = 3 if x is None else x.metadata.zarr_format
     options = _options_of(x, layout)
     try:
         if not name:
             zarr.create_array(str(folder), zarr_format=version, **options)
-            return _opened(path, layout, name)
+            return _target(path, layout, name)
         attributes = {} if source is None else source.attrs.asdict()
         root = zarr.create_group(str(folder), zarr_format=version, attributes=attributes)
         *parents, last = PurePosixPath(name).parts
@@ -351,31 +372,40 @@ def create(path: Path, layout: Layout) -> Store:
         group.create_array(last, **options)
         if source is not None and x.shape == layout.shape:
             _copy_coordinates(source, x, group)
+    except InputError:
+        raise
     except (ValueError, TypeError, KeyError) as error:
         raise OutputError(f"cannot write {path} as Zarr: {error}") from error
-    return _opened(path, layout, name)
+    return _target(path, layout, name)
 
 
 def reopen(path: Path, layout: Layout) -> Store | None:
     """Return the store that ``create`` has made, if its array has this name, type and shape."""
+    if whole_of(path).is_symlink() or path.read_text(errors="replace") != _PART:
+        return None
     try:
         with _explained(path):
-            return _opened(path, layout, _member_of(layout))
-    except InputError:
+            return _target(path, layout, _member_of(layout))
+    except (InputError, OutputError):
         return None
 
 
-def _opened(path: Path, layout: Layout, member: str) -> Store:
+def _target(path: Path, layout: Layout, member: str) -> Store:
+    """Return the store that is made for a layout; its part file then says so."""
     array = _zarr().open_array(store=str(whole_of(path)), path=member, mode="r")
     if (array.dtype, array.shape) != layout[:2]:
         raise OutputError(f"Zarr cannot hold {layout.dtype} as it is in memory: choose another")
+    path.write_text(_PART)
     file = File(path, layout.dtype, layout.shape, 0, member=member)
     return Store(file, tuple(array.shards or array.chunks))
 
 
 def _member_of(layout: Layout) -> str:
     """Return the name of an output's array; "" if the store is one array."""
-    return (layout.member or getattr(layout.like, "member", "")).strip("/")
+    name: str = (layout.member or getattr(layout.like, "member", "")).strip("/")
+    if any(part in {".", "..", *_METADATA} or part.startswith("__") for part in name.split("/")):
+        raise OutputError(f"{name} is no name of an array of Zarr")
+    return name
 
 
 def _input(layout: Layout) -> tuple[Any, Any]:
@@ -384,7 +414,7 @@ def _input(layout: Layout) -> tuple[Any, Any]:
     if not (isinstance(like, Indirect) and is_store(like.path)):
         return None, None
     with _explained(like.path):
-        root = _zarr().open(store=str(like.path), mode="r")
+        root = _opened(like.path)
         return (None, root) if hasattr(root, "shape") else (root, root[like.member])
 
 
@@ -395,7 +425,9 @@ def _options_of(x: Any, layout: Layout) -> dict[str, Any]:
     if x is None or x.shape != shape:
         chunks = _chunks(shape, dtype.itemsize)
         if x is None:
-            return options | {"chunks": chunks}
+            tile = getattr(layout.like, "tile", ())
+            same = tile and getattr(layout.like, "shape", ()) == shape
+            return options | {"chunks": tuple(map(min, tile, shape)) if same else chunks}
         return options | {"chunks": chunks, "compressors": _compressors(x, dtype)}
     attributes = {
         name: value for name, value in x.attrs.asdict().items() if name not in conventions.OF_VALUES
@@ -407,8 +439,6 @@ def _options_of(x: Any, layout: Layout) -> dict[str, Any]:
         "attributes": attributes,
         "fill_value": _fill_value(x, dtype),
     }
-    if x.dtype == dtype:  # others are of a type, such as differences of integers
-        options["filters"] = x.filters or None
     if x.metadata.zarr_format == 2:
         separator = x.metadata.dimension_separator
         return options | {"chunk_key_encoding": {"name": "v2", "separator": separator}}
@@ -432,10 +462,13 @@ def _chunks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _compressors(x: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the compressors of an array, for elements of another type."""
+    """Return the compressors of an array, for elements of another type; zarr's, if one rounds."""
     if x.metadata.zarr_format == 2:
-        return x.compressors or None
+        lossless = all(each.codec_id in _LOSSLESS for each in x.compressors)
+        return (x.compressors or None) if lossless else "auto"
     codecs = [each.to_dict() for each in x.compressors]
+    if any(codec["name"].removeprefix("numcodecs.") not in _LOSSLESS for codec in codecs):
+        return "auto"
     for codec in codecs:
         if "typesize" in codec.get("configuration", {}):
             codec["configuration"]["typesize"] = dtype.itemsize
@@ -445,7 +478,7 @@ def _compressors(x: Any, dtype: np.dtype[Any]) -> Any:
 def _fill_value(x: Any, dtype: np.dtype[Any]) -> Any:
     """Return the value of chunks that are not stored, if the type has it; else 0."""
     value = x.fill_value
-    if value is None or not np.isnan(_attributes(x).get("_FillValue", np.nan)):
+    if value is None or not np.all(np.isnan(_attributes(x).get("_FillValue", np.nan))):
         return None if x.metadata.zarr_format == 2 else np.zeros((), dtype)[()]
     with np.errstate(all="ignore"):
         cast = np.asarray(value).astype(dtype)
@@ -464,4 +497,6 @@ def _copy_coordinates(source: Any, x: Any, target: Any) -> None:
         names.append(str(coordinate.attrs.get("bounds", "")))
         options = _options_of(coordinate, Layout(coordinate.dtype, coordinate.shape))
         options["attributes"] = coordinate.attrs.asdict()
-        target.create_array(name, **options)[...] = coordinate[...]
+        with _explained(Path(group.store_path.store.root)):
+            values = coordinate[...]
+        target.create_array(name, **options)[...] = values
