@@ -1,9 +1,9 @@
 """How long file jobs of each format take, beside the formats' own libraries.
 
-    python launch/tools/format_speed.py [FOLDER] [--gib 2] [--ranks 2] [--kinds npy hdf5 ...]
-    python launch/tools/format_speed.py --along-time [FOLDER] [--gib 1] [--ranks 2]
+    python launch/tools/format_speed.py FOLDER [--gib 2] [--ranks 2] [--kinds npy hdf5 ...]
+    python launch/tools/format_speed.py FOLDER --along-time [--gib 1] [--ranks 2]
 
-FOLDER is /dev/shm unless named. Elements are random float64. The first form prints, for each
+Elements are random float64. The first form prints, for each
 format, the seconds of
 
 - a copy of the file by ``cp -r``
@@ -93,47 +93,55 @@ def opened(path: Path, mode: str) -> Any:
 def by_library(comm: Any, path: Path, folder: Path) -> float:
     """Read and write each rank's rows by the library, in its chunks; return the seconds.
 
-    Several ranks write one file of .npy and of Zarr; of HDF5 each rank writes its own.
+    Ranks write one file of .npy and of Zarr side by side, and one of HDF5 in turns: its library has
+    one writer at a time.
     """
     source = opened(path, "r")
     tile = getattr(source, "chunks", None) or (512, COLUMNS)
     tiles = -(-source.shape[0] // tile[0])
     low, high = (tiles * (comm.rank + i) // comm.size * tile[0] for i in (0, 1))
     high, target = min(high, source.shape[0]), folder / f"library{path.suffix}"
-    if path.suffix == ".h5":
-        import h5py  # noqa: PLC0415
-
-        target = folder / f"library{comm.rank}.h5"
-        shape = (high - low, COLUMNS)
-        chunks = source.chunks
-        out: Any = h5py.File(target, "w").create_dataset("x", shape, "f8", chunks=chunks)
-    else:
-        if comm.rank == 0 and path.suffix == ".npy":
-            np.lib.format.open_memmap(target, mode="w+", dtype="f8", shape=source.shape)
-        elif comm.rank == 0:
-            import zarr  # noqa: PLC0415
-
-            zarr.create_array(
-                str(target), shape=source.shape, dtype="f8", chunks=source.chunks,
-                compressors=source.compressors or None,
-            )  # fmt: skip
-        comm.Barrier()
-        out = opened(target, "r+")
-    first = low if path.suffix == ".h5" else 0
+    if comm.rank == 0:
+        create(target, source)
+    pieces = [
+        (slice(top, min(top + tile[0], high)), slice(left, left + tile[1]))
+        for top in range(low, high, tile[0])
+        for left in range(0, COLUMNS, tile[1])
+    ]
     comm.Barrier()
     begun = time.perf_counter()
-    for top in range(low, high, tile[0]):
-        bottom = min(top + tile[0], high)
-        for left in range(0, COLUMNS, tile[1]):
-            columns = slice(left, left + tile[1])
-            out[top - first : bottom - first, columns] = source[top:bottom, columns]
-    comm.Barrier()
-    seconds = time.perf_counter() - begun
     if path.suffix == ".h5":
-        out.file.close()
+        parts = [source[piece] for piece in pieces]
+        for rank in range(comm.size):
+            if rank == comm.rank:
+                out = opened(target, "r+")
+                for piece, part in zip(pieces, parts, strict=True):
+                    out[piece] = part
+                out.file.close()
+            comm.Barrier()
         source.file.close()
+    else:
+        out = opened(target, "r+")
+        for piece in pieces:
+            out[piece] = source[piece]
     comm.Barrier()
-    return seconds
+    return time.perf_counter() - begun
+
+
+def create(path: Path, source: Any) -> None:
+    """Make a file as that of ``source`` is, without elements."""
+    if path.suffix == ".npy":
+        np.lib.format.open_memmap(path, mode="w+", dtype="f8", shape=source.shape)
+    elif path.suffix == ".h5":
+        import h5py  # noqa: PLC0415
+
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", source.shape, "f8", chunks=source.chunks)
+    else:
+        import zarr  # noqa: PLC0415
+
+        like = {"chunks": source.chunks, "compressors": source.compressors or None}
+        zarr.create_array(str(path), shape=source.shape, dtype="f8", **like)
 
 
 def ranks(arguments: argparse.Namespace) -> None:
@@ -285,7 +293,7 @@ def main() -> None:
     """Read the arguments, and do what they say."""
     parser = argparse.ArgumentParser(prog="format_speed.py", description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("folder", nargs="?", type=Path, default=Path("/dev/shm"))
+    add("folder", type=Path, help="where files are, such as /dev/shm")
     add("--gib", type=float, default=2.0)
     add("--ranks", type=int, default=2)
     add("--repeat", type=int, default=3)
