@@ -27,6 +27,7 @@ from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
 from . import formats, output, restart
 from .formats import storage
+from .formats.files import File
 from .formats.interface import (
     WRITERS,
     Layout,
@@ -384,6 +385,11 @@ def _budget(
     source, marks = sources
     flattened = plan.form.extents.axis is None
     gpu = bound.memory.current_gpu() is not None
+    # To read a file in memory again is faster than to keep it in other memory, which is to be
+    # written, too: 1.63 s and 1.82 s for 2 GiB of two ranks on two cores.
+    again = not gpu and all(
+        isinstance(each, File) and storage.is_in_memory(each.path) for each in sources if each
+    )
     budget = decide_budget(
         size=plan.form.extents.size,
         element=plan.types.x.itemsize,
@@ -392,7 +398,7 @@ def _budget(
         in_place=plan.types.x == plan.types.out,
         gpu=gpu,
         threads=_threads(job, bound.local_ranks, gpu=gpu),
-        sweeps=2 if plan.across or isinstance(plan.op, DigitSum) else 1,
+        sweeps=2 if (plan.across or isinstance(plan.op, DigitSum)) and not again else 1,
         parallel=parallel,
         limit=job.run.memory,
         free_host=free_memory() // bound.local_ranks,

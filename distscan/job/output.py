@@ -304,12 +304,12 @@ def publish(part: Path, path: Path, *, force: bool) -> None:
     A file that is replaced passes on its mode, and its owner and group if that is permitted.
     What ``whole_of`` names is renamed in place of the part file, if it exists.
     """
+    remove_journals(part)
     whole = whole_of(part)
     if whole.exists():
         _publish(whole, path, force=force)
         remove(part)
     else:
-        remove_journals(part)
         _publish(part, path, force=force)
 
 

@@ -123,7 +123,7 @@ class File(NamedTuple):
 
     def writing(self) -> AbstractContextManager[Put]:
         """Open the file, and yield a writer of elements, the fastest one for its file system."""
-        return storage.writing(self, mapped=storage.is_in_memory(self.path))
+        return storage.writing(self, mapped=storage.is_mapped(self.path))
 
     def finish(self, show: Show) -> None:
         """Do nothing: the file is whole."""

@@ -9,7 +9,8 @@ Measured on a host with 16 cores, Linux 6.18, 4 GiB, GB/s::
     ext4, mappings                 2.4
 
 Writers of one file take turns inside ``pwrite``: they lock its inode. Page faults of mappings do
-not, but each page has its own.
+not, but each page has its own. On two cores of a Xeon, 2 x 1 writers had 4.4 by pwrite, and 3.0 by
+mappings.
 """
 
 import ctypes
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.form import chunks
-from ...cpu.threads import unbind
+from ...cpu.threads import of_node, unbind
 from .interface import naming_output
 
 _IN_MEMORY = {"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"}
@@ -37,6 +38,7 @@ _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _sync_file_range = ctypes.CDLL(None).sync_file_range
 _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _START_WRITING = 2  # SYNC_FILE_RANGE_WRITE
+_FEW = 2  # cores, on which writers do not wait for each other
 _FEWEST = 1 << 18  # bytes: to start the disk for fewer would cost more than it gains
 _ALLOCATED = 1 << 25  # bytes of the pages that a thread allocates at a time
 
@@ -85,6 +87,11 @@ def place(path: Path) -> str:
     """Return where a file is, for a report, such as "disk, ext4" or "memory, tmpfs"."""
     system = file_system(path)
     return f"{'memory' if system in _IN_MEMORY else 'disk'}, {system or 'unknown'}"
+
+
+def is_mapped(path: Path) -> bool:
+    """Return whether writers of a file are faster through mappings: many of them, into memory."""
+    return is_in_memory(path) and of_node() > _FEW
 
 
 def can_populate() -> bool:

@@ -13,6 +13,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -217,6 +218,8 @@ class _Reader:
                 break
         self._height = max(1, self._height)
         self._first, self._window = 0, np.empty(0, array.dtype)
+        buffers = import_module("zarr.buffer").default_buffer_prototype()
+        self._buffer = buffers.nd_buffer.from_numpy_array
 
     def __call__(self, elements: NDArray[Any], low: int) -> None:
         """Fill an array with the elements from number ``low`` on."""
@@ -238,7 +241,10 @@ class _Reader:
     def box(self, array: NDArray[Any], box: tuple[slice, ...]) -> None:
         """Fill an array with those of a box."""
         with _explained(self._path):
-            array[...] = self._array[box]
+            if array.flags.c_contiguous and array.dtype == self._array.dtype:  # without a copy
+                self._array.get_basic_selection(box, out=self._buffer(array))
+            else:
+                array[...] = self._array[box]
 
     def _around(self, at: int) -> tuple[int, NDArray[Any]]:
         """Return the window that has an element, and the number of its first element."""
@@ -476,8 +482,13 @@ def _compressors(x: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _fill_value(x: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the value of chunks that are not stored, if the type has it; else 0."""
+    """Return the value of chunks that are not stored, if the type has it; else 0.
+
+    Where xarray takes that value for none, in version 2, an output has it if it is NaN.
+    """
     value = x.fill_value
+    if x.metadata.zarr_format == 2 and _DIMENSIONS in x.attrs:
+        return np.nan if dtype.kind == "f" and value is not None and np.isnan(value) else None
     if value is None or not np.all(np.isnan(_attributes(x).get("_FillValue", np.nan))):
         return None if x.metadata.zarr_format == 2 else np.zeros((), dtype)[()]
     with np.errstate(all="ignore"):
