@@ -9,6 +9,7 @@ have names that the next job can find. So others can predict these names: see ``
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import platform
 import re
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from ..core.errors import OutputError
 from ..core.fingerprint import digest
 from . import formats
-from .formats import remote
+from .formats import remote, zarr_url
 from .formats.interface import (
     Layout,
     Show,
@@ -63,13 +64,21 @@ def check(path: Path, *, force: bool) -> Path:
     return path
 
 
-def check_output(path: Path | Url, *, force: bool) -> Path | Url:
-    """Check the output likewise; it may be an object, which is written as a file before."""
+def check_output(path: Path | Url, *, force: bool, resume: bool) -> Path | Url:
+    """Check the output likewise; it may be an object, which is written as a file before.
+
+    ``resume`` says that it may have been begun by a killed job.
+    """
     if not isinstance(path, Url):
         return check(path, force=force)
     formats.check_url(path, OutputError)
-    remote.check_output(path, force=force)
-    folder = stand_in(path).parent
+    place = stand_in(path)
+    folder = place.parent
+    if formats.is_in_place(path):
+        parts = list(folder.glob(f"{glob.escape(_stem(place))}*.part"))
+        zarr_url.check_output(path, parts, resumable(place) if resume else None)
+    else:
+        remote.check_output(path, force=force)
     with naming_output(folder):
         folder.mkdir(0o700, exist_ok=True)
         if folder.lstat().st_uid != os.getuid() or not stat.S_ISDIR(folder.lstat().st_mode):
@@ -88,6 +97,11 @@ def stand_in(path: Path | Url) -> Path:
 
     number = digest(path.text.encode())
     return Path(gettempdir()) / f"distscan-{os.getuid()}" / f"{number:016x}-{path.name[-100:]}"
+
+
+def _is_of_url(part: Path) -> bool:
+    """Return whether a part file is in the folder for outputs by URL, which others cannot write."""
+    return part.parent == stand_in(Url("")).parent
 
 
 def identity(path: Path | Url) -> tuple[int, int, str]:
@@ -126,6 +140,7 @@ def create(path: Path | Url, layout: Layout, *, resume: bool = False) -> Iterato
     keeps the contents that a killed job has left in it.
     """
     place = stand_in(path)
+    layout = layout._replace(url=path if isinstance(path, Url) else None)
     if not resume:
         discard(place)
     with renaming(place, path), _part_file(place, reuse=resume) as (opened, part):
@@ -267,7 +282,8 @@ class Publication(NamedTuple):
 def publish_all(files: Sequence[Publication], show: Show) -> None:
     """Publish the files of a job in this order; if one cannot be, none appears.
 
-    An upload, which takes time and ``show`` shows, comes before all others.
+    An upload, which takes time and ``show`` shows, comes before all others. What ranks have written
+    in place is withdrawn with its part file, which stays until all is published.
 
     The order is trace, output, state. A job that is killed between two of these leaves an output
     and the state before it. The same command then refuses to replace the output, or replaces it by
@@ -279,6 +295,9 @@ def publish_all(files: Sequence[Publication], show: Show) -> None:
     try:
         for file in sorted(files, key=lambda file: not isinstance(file.path, Url)):
             path = file.path
+            if formats.is_in_place(path):
+                zarr_url.publish(file.part)
+                continue
             if isinstance(path, Url):
                 existed = remote.exists(path)
                 remote.upload(file.part, path, force=file.force, show=show)
@@ -296,6 +315,12 @@ def publish_all(files: Sequence[Publication], show: Show) -> None:
                 with suppress(OSError):
                     path.unlink()
         raise
+    for file in files:
+        if formats.is_in_place(file.path):
+            claim = zarr_url.Claim.of(file.part)
+            _remove_files(file.part)
+            if claim is not None:
+                claim.release()
 
 
 def publish(part: Path, path: Path, *, force: bool) -> None:
@@ -349,7 +374,21 @@ def _replace(part: Path, path: Path) -> None:
 
 
 def remove(part: Path) -> None:
-    """Remove a part file, and what is beside it; errors are ignored: they must hide no fault."""
+    """Remove a part file, and what is beside it; errors are ignored: they must hide no fault.
+
+    What its job has written under a URL is removed before. If that fails, the part file stays for
+    the next job, which tries again.
+    """
+    if _is_of_url(part):
+        try:
+            zarr_url.withdraw(part)
+        except Exception:
+            return
+    _remove_files(part)
+
+
+def _remove_files(part: Path) -> None:
+    """Remove a part file, and what is beside it."""
     _delete(whole_of(part))
     with suppress(OSError):
         remove_journals(part)

@@ -86,7 +86,7 @@ class Url(NamedTuple):
         'x.npy'
         """
         text = re.split(r"[?#]", self.text)[0] if self.scheme in HTTP else self.text
-        return text.rpartition("/")[2]
+        return text.rstrip("/").rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
@@ -96,7 +96,7 @@ class Url(NamedTuple):
     @property
     def parent(self) -> "Url":
         """The address of the folder."""
-        return Url(self.text.rpartition("/")[0])
+        return Url(self.text.rstrip("/").rpartition("/")[0])
 
     def __truediv__(self, name: str) -> "Url":
         return Url(f"{self.text.rstrip('/')}/{name}")
@@ -328,12 +328,13 @@ class Layout(NamedTuple):
     member: str = ""  # its name in the file, if the caller has given one
     like: Source | None = None  # the input, whose names and attributes are carried over
     packed: bool = False  # whether the array is chunked and compressed as that of the input
+    url: Url | None = None  # where it will be, if that is no file
 
 
 class Format(Protocol):
     """A file format."""
 
-    def inspect(self, path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
+    def inspect(self, path: Any, kinds: str = NUMBERS, member: str = "") -> Source:
         """Check a file, and return its elements; ``kinds`` are those of types that it may hold.
 
         Raises ``InputError``.

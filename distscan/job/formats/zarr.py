@@ -12,7 +12,7 @@ import threading
 import warnings
 from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import InputError, OutputError
 from ...core.fingerprint import digest
-from . import conventions, files
+from . import conventions, files, remote
 from .files import File, Indirect, Stamp
 from .interface import (
     NUMBERS,
@@ -33,15 +33,16 @@ from .interface import (
     Location,
     Show,
     Source,
+    Url,
     imported,
     naming_input,
     naming_output,
     whole_of,
 )
 
-_zarr = partial(imported, "zarr", "zarr")
+library = partial(imported, "zarr", "zarr")
 #: The metadata of a group or an array, one of which is in its folder.
-_METADATA = ("zarr.json", ".zarray", ".zgroup")
+METADATA = ("zarr.json", ".zarray", ".zgroup")
 _DIMENSIONS = "_ARRAY_DIMENSIONS"  # the attribute of version 2 with the names of dimensions
 _CHUNK = 8 << 20  # bytes of a chunk of a new array
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
@@ -55,21 +56,33 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     with naming_input(path):
         path.stat()
     if not is_store(path):
-        raise InputError(f"{path} is no Zarr store: it has no {', '.join(_METADATA)}")
-    with _explained(path):
-        node = _zarr().open(store=str(path), mode="r")
+        raise InputError(f"{path} is no Zarr store: it has no {', '.join(METADATA)}")
+    x = find(str(path), Location(path, member))
+    stamp = _stamp_of(path / x.path)
+    file = File(path, x.dtype, x.shape, 0, stamp, member=x.path)
+    files.check(file, kinds)
+    return checked(Array(file, tuple(x.chunks)), x)
+
+
+def find(store: Any, location: Location) -> Any:
+    """Return an array of a store, as zarr has it; without a name, it is the only one."""
+    path, member = location
+    with explained(path):
+        node = library().open(store=store, mode="r")
         if not hasattr(node, "shape"):
             member = member or _only_name(node, path)
         name = str(Location(path, member))
-        array = _find(node, member, name)
-        dtype, shape, attributes = array.dtype, array.shape, _attributes(array)
-        if dtype.hasobject or dtype.kind not in f"{NUMBERS}VSU":
-            raise InputError(f"{name} holds {dtype}; a scan takes numbers")
-        tile = tuple(array.chunks)
-    stamp = _stamp_of(path / array.path)
-    found = File(path, dtype, shape, 0, stamp, member=array.path)
-    files.check(found, kinds)
-    return conventions.check(Array(found, tile), attributes)
+        x = _find(node, member, name)
+        if x.dtype.hasobject or x.dtype.kind not in f"{NUMBERS}VSU":
+            raise InputError(f"{name} holds {x.dtype}; a scan takes numbers")
+        return x
+
+
+def checked(source: "Array", x: Any) -> Source:
+    """Return a source that refuses missing values, by the attributes of its array in zarr."""
+    with explained(source.path):
+        attributes = _attributes(x)
+    return conventions.check(source, attributes)
 
 
 def _attributes(array: Any) -> dict[str, Any]:
@@ -90,14 +103,15 @@ def _attributes(array: Any) -> dict[str, Any]:
 
 def is_store(path: Path) -> bool:
     """Return whether a folder holds a Zarr array or group."""
-    return any((path / name).is_file() for name in _METADATA)
+    return any((path / name).is_file() for name in METADATA)
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn the errors of the library, and of its codecs, into an ``InputError``."""
+def explained(path: Path | Url) -> Iterator[None]:
+    """Turn the errors of the library, of its codecs, and of stores, into an ``InputError``."""
+    by_url = remote.explained(path) if isinstance(path, Url) else nullcontext()
     try:
-        with warnings.catch_warnings():
+        with by_url, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what other versions of the library may read
             yield
     except (InputError, MemoryError):
@@ -129,7 +143,7 @@ def _arrays(group: Any) -> list[tuple[str, Any]]:
     return [(name, each) for name, each in members if hasattr(each, "shape")]
 
 
-def _only_name(group: Any, path: Path) -> str:
+def _only_name(group: Any, path: Path | Url) -> str:
     arrays = _arrays(group)
     coordinates = {name for _, each in arrays for name in _coordinate_names(each)}
     known = [name for name, _ in arrays if PurePosixPath(name).name not in coordinates]
@@ -160,7 +174,7 @@ def _stamp_of(folder: Path) -> Stamp:
             for name in names:
                 status = os.stat(os.path.join(parent, name))
                 size, latest = size + status.st_size, max(latest, status.st_mtime_ns)
-        texts = [(folder / name).read_bytes() for name in _METADATA if (folder / name).is_file()]
+        texts = [(folder / name).read_bytes() for name in METADATA if (folder / name).is_file()]
     return Stamp(size, f"{digest(b''.join(texts)):016x}", latest)
 
 
@@ -171,6 +185,14 @@ class Array(Indirect):
         super().__init__(file)
         self.tile = tile
 
+    def store(self) -> Any:
+        """Return the store, as zarr takes it."""
+        return str(self.path)
+
+    def is_changed(self) -> bool:
+        """Return whether the array is another one than it was when it was inspected."""
+        return bool(_stamp_of(self.path / self.member) != self.file.stamp)
+
     def needs_window(self, *, flattened: bool) -> bool:
         """Return whether elements are read in order: chunks are decompressed once for many."""
         return flattened
@@ -178,22 +200,21 @@ class Array(Indirect):
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
         """Open the store, and yield a function that fills arrays."""
-        with _explained(self.path):
-            array = _zarr().open_array(store=str(self.path), path=self.member, mode="r")
-        yield _Reader(self.path, array, window or WINDOW)
-        stamp = self.file.stamp
-        if stamp is not None and _stamp_of(self.path / self.member) != stamp:
+        with explained(self.path):
+            array = library().open_array(store=self.store(), path=self.member, mode="r")
+        yield Reader(self.path, array, window or WINDOW)
+        if self.is_changed():
             raise InputError(f"{self.path} was changed while it was read")
 
 
-class _Reader:
+class Reader:
     """Fills arrays with the elements of an array of a store: a ``BoxFill``.
 
     Elements in order are neighbours in few of the chunks. So chunks are decompressed into a window,
     which has whole rows of chunks, if there is memory for one.
     """
 
-    def __init__(self, path: Path, array: Any, most: int) -> None:
+    def __init__(self, path: Path | Url, array: Any, most: int) -> None:
         self._path, self._array, self._lock = path, array, threading.Lock()
         self._shape, self._axis, self._height = array.shape, 0, 1
         room, tile = max(1, most // array.dtype.itemsize), array.chunks
@@ -225,7 +246,7 @@ class _Reader:
 
     def box(self, array: NDArray[Any], box: tuple[slice, ...]) -> None:
         """Fill an array with those of a box."""
-        with _explained(self._path):
+        with explained(self._path):
             array[...] = self._array[box]
 
     def _around(self, at: int) -> tuple[int, NDArray[Any]]:
@@ -239,7 +260,7 @@ class _Reader:
                 if shape:
                     box.append(slice(low, min(low + self._height, shape[axis])))
                     box += [slice(0, length) for length in shape[axis + 1 :]]
-                with _explained(self._path):
+                with explained(self._path):
                     self._window = np.asarray(self._array[tuple(box)]).reshape(-1)
                 start = [part.start for part in box]
                 self._first = int(np.ravel_multi_index(start, shape)) if shape else 0
@@ -259,11 +280,11 @@ class Store(Indirect):
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
         """Open the store, and yield a function that fills arrays."""
-        with _explained(self._folder):
-            yield _Reader(self._folder, self._open("r"), window or WINDOW)
+        with explained(self._folder):
+            yield Reader(self._folder, self._open("r"), window or WINDOW)
 
     def _open(self, mode: str) -> Any:
-        return _zarr().open_array(store=str(self._folder), path=self.member, mode=mode)
+        return library().open_array(store=str(self._folder), path=self.member, mode=mode)
 
     def check_shared(self) -> None:
         """Check that this rank sees the store of rank 0."""
@@ -281,7 +302,7 @@ class Store(Indirect):
     @contextmanager
     def writing(self) -> Iterator[BoxPut]:
         """Open the store, and yield a writer of elements."""
-        yield _Writer(self.path, self._open("r+"))
+        yield Writer(self.path, self._open("r+"))
 
     def finish(self, show: Show) -> None:
         """Consolidate the metadata of a group: programs then open one file for all arrays."""
@@ -292,10 +313,10 @@ class Store(Indirect):
 def _consolidate(folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not in the specification of version 3 yet
-        _zarr().consolidate_metadata(str(folder))
+        library().consolidate_metadata(str(folder))
 
 
-class _Writer:
+class Writer:
     """Writes elements that are whole chunks, or shards: a ``BoxPut``."""
 
     parallel = True
@@ -319,12 +340,17 @@ class _Writer:
     def sync(self) -> None:
         """Return when all files of the file system are on the disk: the store has many."""
         with naming_output(self._part):
-            opened = os.open(self._part, os.O_RDONLY)
-            try:
-                if _syncfs(opened):
-                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            finally:
-                os.close(opened)
+            sync_file_system(self._part)
+
+
+def sync_file_system(path: Path) -> None:
+    """Return when all files of the file system of a path are on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        if _syncfs(opened):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(opened)
 
 
 def create(path: Path, layout: Layout) -> Store:
@@ -335,7 +361,7 @@ def create(path: Path, layout: Layout) -> Store:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(0o777 if path.stat().st_mode & 0o077 else 0o700)
     path.write_text("the part file of a Zarr store\n")
-    zarr, (source, x) = _zarr(), _input(layout)
+    zarr, (source, x) = library(), _input(layout)
     version = 3 if x is None else x.metadata.zarr_format
     options = _options_of(x, layout)
     try:
@@ -359,14 +385,14 @@ def create(path: Path, layout: Layout) -> Store:
 def reopen(path: Path, layout: Layout) -> Store | None:
     """Return the store that ``create`` has made, if its array has this name, type and shape."""
     try:
-        with _explained(path):
+        with explained(path):
             return _opened(path, layout, _member_of(layout))
     except InputError:
         return None
 
 
 def _opened(path: Path, layout: Layout, member: str) -> Store:
-    array = _zarr().open_array(store=str(whole_of(path)), path=member, mode="r")
+    array = library().open_array(store=str(whole_of(path)), path=member, mode="r")
     if (array.dtype, array.shape) != layout[:2]:
         raise OutputError(f"Zarr cannot hold {layout.dtype} as it is in memory: choose another")
     file = File(path, layout.dtype, layout.shape, 0, member=member)
@@ -380,11 +406,11 @@ def _member_of(layout: Layout) -> str:
 
 def _input(layout: Layout) -> tuple[Any, Any]:
     """Return the group and the array of the input, if it is in a Zarr store; else None."""
-    like = layout.like
-    if not (isinstance(like, Indirect) and is_store(like.path)):
+    like = getattr(layout.like, "source", layout.like)
+    if not isinstance(like, Array):
         return None, None
-    with _explained(like.path):
-        root = _zarr().open(store=str(like.path), mode="r")
+    with explained(like.path):
+        root = library().open(store=like.store(), mode="r")
         return (None, root) if hasattr(root, "shape") else (root, root[like.member])
 
 
