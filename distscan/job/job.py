@@ -411,6 +411,7 @@ def _budget(
         fewest=plan.fewest,
         whole=plan.whole,
         remote=job.is_remote,
+        remote_target=job.is_in_place,
     )
     # Running values of many columns need memory, too.
     chunk = max(plan.fewest if plan.whole else 1, budget.chunk // _DIGITS)

@@ -265,8 +265,8 @@ def _begin_anew(part: Path) -> None:
     """Remove journals of a part file that is empty; refuse one that another job may go on with."""
     if part.stat().st_size > 0 and journals(part):
         raise OutputError(
-            f"{part} was left by a job with another output, which {option('resume')} may finish; "
-            f"a job without {option('resume')} removes it"
+            f"{part} was left by a job with another output, which {option('resume')} may finish, "
+            f"or with one that was removed; a job without {option('resume')} removes it"
         )
     remove_journals(part)
 

@@ -34,6 +34,8 @@ READERS, WRITERS = 4, 8
 #: The threads of a rank that read from a store: they wait for the network, so that they need no
 #: cores. Chunks have the memory of so many threads in any case.
 REMOTE_READERS = 8
+#: And those that write into one, chunk by chunk.
+REMOTE_WRITERS = 4
 #: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
 #: threads may call it at once.
 Fill = Callable[[NDArray[Any], int], None]

@@ -86,12 +86,14 @@ class Folder(remote.Store):
                 self.fs.makedirs(folder, exist_ok=True)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove objects, and folders that are empty then."""
-        keys = list(keys)
-        self.each(self._remove, keys)
+        """Remove objects."""
+        self.each(self._remove, list(keys))
+
+    def remove_folders(self, keys: Iterable[str]) -> None:
+        """Remove the folders of keys that are empty, in a store that is no object store."""
         if not self.fs.async_impl:
             folders = {str(each) for key in keys for each in PurePosixPath(key).parents}
-            for folder in sorted(folders, key=len, reverse=True):
+            for folder in sorted(folders, key=lambda each: -len(PurePosixPath(each).parts)):
                 with suppress(OSError):  # it is not empty
                     self.fs.rmdir(self.path if folder == "." else self._path(folder))
 
@@ -337,17 +339,13 @@ def create(path: Path, layout: Layout) -> StoreInPlace:
 
 
 def reopen(path: Path, layout: Layout) -> StoreInPlace | None:
-    """Return the store that ``create`` has made, if its array has this name, type and shape."""
+    """Return the store that ``create`` has made, if it is still there, and of the same array."""
     claim, store = Claim.of(path), zarr.reopen(path, layout)
     if claim is None or store is None:
         return None
     with remote.explained(claim.url, "write"):
-        if claim.name not in Folder(claim.url).names():
-            raise OutputError(
-                f"what a killed job has written under {claim.url} was removed: "
-                f"without {option('resume')} a job begins anew"
-            )
-    return _in_place(store, layout)
+        is_there = claim.name in Folder(claim.url).names()
+    return _in_place(store, layout) if is_there else None
 
 
 def _in_place(store: zarr.Store, layout: Layout) -> StoreInPlace:
@@ -398,6 +396,7 @@ def withdraw(part: Path) -> None:
     keys = [key for key in folder.all_keys() if key in written]
     folder.remove(key for key in keys if not _is_foreign(folder, whole, key))
     folder.remove([claim.name])
+    folder.remove_folders([*written, claim.name])
 
 
 def _keys(whole: Path) -> list[str]:
