@@ -706,9 +706,9 @@ def s3(comm, monkeypatch):
         monkeypatch.setenv(f"AWS_{name}", "none")
     monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://127.0.0.1:{port}"})
     if comm.rank == 0:
-        fsspec.filesystem("s3").mkdir("numbers")
+        fsspec.filesystem("s3").mkdir("arrays")
     comm.Barrier()
-    yield "s3://numbers"
+    yield "s3://arrays"
     comm.Barrier()
     if server is not None:
         server.stop()

@@ -88,7 +88,7 @@ class Url(NamedTuple):
         'x.npy'
         """
         text = re.split(r"[?#]", self.text)[0] if self.scheme in HTTP else self.text
-        return text.rstrip("/").rpartition("/")[2]
+        return text.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
@@ -98,7 +98,7 @@ class Url(NamedTuple):
     @property
     def parent(self) -> "Url":
         """The address of the folder."""
-        return Url(self.text.rstrip("/").rpartition("/")[0])
+        return Url(self.text.rpartition("/")[0])
 
     def __truediv__(self, name: str) -> "Url":
         return Url(f"{self.text.rstrip('/')}/{name}")
@@ -121,7 +121,11 @@ class Location(NamedTuple):
         """
         found = _OF_MEMBER.fullmatch(os.fspath(text))
         file, member = (found[1], found[2]) if found else (os.fspath(text), "")
-        return cls(Url(file) if _URL.match(file) else path_of_file(file), member)
+        if _URL.match(file):  # a store may be written as a folder
+            return cls(
+                Url(file.rstrip("/") if file.rstrip("/").endswith(".zarr") else file), member
+            )
+        return cls(path_of_file(file), member)
 
     def file(self, name: str) -> Path:
         """Return the path, where no URL may be; ``name`` is that of the option."""

@@ -42,7 +42,8 @@ from .interface import (
     whole_of,
 )
 
-#: The names of documents. What they describe appears with them: attributes are there before.
+#: The names of documents, in the order in which they are written: an array, or a group, appears
+#: with all its attributes.
 _DOCUMENTS = (".zattrs", ".zarray", ".zgroup", "zarr.json", ".zmetadata")
 _CLAIM = ".distscan-"  # the prefix of claims
 _MOST = 1 << 16  # bytes of a part file, which has a URL and two names
@@ -107,7 +108,7 @@ class Folder(remote.Store):
             return list(threads.map(function, keys))
 
     def in_zarr(self, *, read_only: bool) -> Any:
-        """Return the store as zarr has it, with errors that say what to install."""
+        """Return the store as zarr has it."""
         store = zarr.library().storage.FsspecStore
         return store.from_url(self.url.text, read_only=read_only)
 
@@ -216,13 +217,14 @@ class Claim(NamedTuple):
             folder.put(self.name, contents.encode())
             names = folder.names() - {self.name}
             if names:
-                folder.remove([self.name])
                 raise OutputError(_refusal(self.url, names))
 
     def release(self) -> None:
-        """Remove it from the store, which is whole; errors are ignored."""
+        """Remove it from under the URL; errors are ignored: they must hide no fault."""
         with suppress(Exception):
-            Folder(self.url).remove([self.name])
+            folder = Folder(self.url)
+            folder.remove([self.name])
+            folder.remove_folders([self.name])
 
 
 def check_output(url: Url, parts: Sequence[Path], resumable: Path | None) -> None:
@@ -268,7 +270,7 @@ class StoreInPlace(zarr.Store):
 
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
-        """Open the store, and yield a function that fills arrays."""
+        """Yield a function that fills arrays."""
         with remote.explained(self.url):
             array = self._open("r")
         yield zarr.Reader(self.url, array, window or WINDOW)
@@ -287,7 +289,7 @@ class StoreInPlace(zarr.Store):
 
     @contextmanager
     def writing(self) -> Iterator[BoxPut]:
-        """Open the store, and yield a writer of elements."""
+        """Yield a writer of elements."""
         with remote.explained(self.url, "write"):
             writer = _Writer(self, self._open("r+"))
         yield writer
@@ -332,6 +334,7 @@ def create(path: Path, layout: Layout) -> StoreInPlace:
     try:
         claim.write(path)
     except BaseException:
+        claim.release()  # the store may have it, whatever it has answered
         shutil.rmtree(whole_of(path), ignore_errors=True)
         path.write_text("")
         raise
