@@ -101,7 +101,8 @@ def stand_in(path: Path | Url) -> Path:
 
 def _is_of_url(part: Path) -> bool:
     """Return whether a part file is in the folder for outputs by URL, which others cannot write."""
-    return part.parent == stand_in(Url("")).parent
+    folder = part.parent
+    return folder.name == f"distscan-{os.getuid()}" and folder == stand_in(Url("")).parent
 
 
 def identity(path: Path | Url) -> tuple[int, int, str]:
@@ -282,8 +283,9 @@ class Publication(NamedTuple):
 def publish_all(files: Sequence[Publication], show: Show) -> None:
     """Publish the files of a job in this order; if one cannot be, none appears.
 
-    An upload, which takes time and ``show`` shows, comes before all others. What ranks have written
-    in place is withdrawn with its part file, which stays until all is published.
+    An upload, which takes time and ``show`` shows, comes before all others. A store that ranks have
+    written in place gets its documents. Its part file stays until all is published: as long as it
+    is there, the chunks belong to a job that has not ended.
 
     The order is trace, output, state. A job that is killed between two of these leaves an output
     and the state before it. The same command then refuses to replace the output, or replaces it by
@@ -291,29 +293,16 @@ def publish_all(files: Sequence[Publication], show: Show) -> None:
     after its own elements.) The next job of the series waits for neither: it finds the lock of
     the state, as long as this job lives.
     """
-    new: list[Path | Url] = []
+    new: list[Publication] = []
     try:
         for file in sorted(files, key=lambda file: not isinstance(file.path, Url)):
-            path = file.path
-            if formats.is_in_place(path):
-                zarr_url.publish(file.part)
-                continue
-            if isinstance(path, Url):
-                existed = remote.exists(path)
-                remote.upload(file.part, path, force=file.force, show=show)
-                remove(file.part)
-            else:
-                existed = os.path.lexists(path)
-                publish(file.part, path, force=file.force)
+            existed = _exists(file.path)
+            _publish_one(file, show)
             if not existed:
-                new.append(path)
+                new.append(file)
     except BaseException:
-        for path in new:
-            if isinstance(path, Url):
-                remote.remove(path)
-            else:
-                with suppress(OSError):
-                    path.unlink()
+        for file in new:
+            _unpublish(file)
         raise
     for file in files:
         if formats.is_in_place(file.path):
@@ -321,6 +310,36 @@ def publish_all(files: Sequence[Publication], show: Show) -> None:
             _remove_files(file.part)
             if claim is not None:
                 claim.release()
+
+
+def _exists(path: Path | Url) -> bool:
+    """Return whether there is an output; what ranks write in place is new."""
+    if isinstance(path, Url):
+        return not formats.is_in_place(path) and remote.exists(path)
+    return os.path.lexists(path)
+
+
+def _publish_one(file: Publication, show: Show) -> None:
+    path = file.path
+    if not isinstance(path, Url):
+        publish(file.part, path, force=file.force)
+    elif formats.is_in_place(path):
+        zarr_url.publish(file.part)
+    else:
+        remote.upload(file.part, path, force=file.force, show=show)
+        remove(file.part)
+
+
+def _unpublish(file: Publication) -> None:
+    """Remove an output that is new; errors are ignored: they must hide no fault."""
+    path = file.path
+    if not isinstance(path, Url):
+        with suppress(OSError):
+            path.unlink()
+    elif formats.is_in_place(path):
+        zarr_url.unpublish(file.part)
+    else:
+        remote.remove(path)
 
 
 def publish(part: Path, path: Path, *, force: bool) -> None:

@@ -353,6 +353,23 @@ def test_a_store_that_appears_meanwhile(store, place, write, comm, monkeypatch):
     comm.Barrier()
 
 
+def test_a_claim_that_is_removed_meanwhile(store, place, write, comm, monkeypatch):
+    """What is there may be another job's by now: nothing is removed."""
+    write("x.zarr", np.arange(90), chunks=(9,))
+    publish = zarr_url.publish
+
+    def late(part):
+        next((place / "y.zarr").glob(".distscan-*")).unlink()
+        publish(part)
+
+    monkeypatch.setattr(zarr_url, "publish", late)
+    with pytest.raises(OutputError, match="was removed meanwhile"):
+        scan_file(f"{store}/x.zarr", f"{store}/y.zarr", backend="cpu")
+    assert objects(place / "y.zarr") == {f"c/{i}" for i in range(10)}
+    assert not parts(place)
+    comm.Barrier()
+
+
 # ---- jobs that fail, and go on -------------------------------------------------------------------
 
 
@@ -393,16 +410,25 @@ def test_a_failure_of_a_document(name, store, place, write, comm, monkeypatch):
     comm.Barrier()
 
 
-def test_a_state_that_cannot_be_published(store, place, write, comm, monkeypatch):
-    """The store disappears with it."""
-    write("x.zarr", np.arange(90), chunks=(9,))
-    before = objects(place)
-    monkeypatch.setattr(output, "publish", raises(5))
-    with pytest.raises(OSError, match="Input/output error"):
-        scan_file(f"{store}/x.zarr", f"{store}/y.zarr", backend="cpu", state=place.parent / "state")
-    assert objects(place) == before
-    assert not parts(place)
+def test_a_state_that_cannot_be_published(store, place, write, same, comm, monkeypatch):
+    """The store disappears with it; with ``resume``, its chunks stay."""
+    write("x.zarr", np.arange(90), name="v", chunks=(9,))
+    before, options = objects(place), {"backend": "cpu", "state": place.parent / "state"}
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "publish", raises(5))
+        with pytest.raises(OSError, match="Input/output error"):
+            scan_file(f"{store}/x.zarr", f"{store}/y.zarr", **options)
+        assert objects(place) == before
+        assert not parts(place)
+        comm.Barrier()
+        with pytest.raises(OSError, match="Input/output error"):
+            scan_file(f"{store}/x.zarr", f"{store}/y.zarr", resume=True, **options)
+    names = {Path(name).name for name in objects(place / "y.zarr")}
+    assert len(names) == 11
+    assert not names & DOCUMENTS
     comm.Barrier()
+    scan_file(f"{store}/x.zarr", f"{store}/y.zarr", resume=True, **options)
+    same("y.zarr::v", np.arange(90).cumsum())
 
 
 def test_a_store_that_cannot_be_cleaned(bucket, place, write, same, comm, monkeypatch):

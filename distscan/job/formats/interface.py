@@ -121,11 +121,10 @@ class Location(NamedTuple):
         """
         found = _OF_MEMBER.fullmatch(os.fspath(text))
         file, member = (found[1], found[2]) if found else (os.fspath(text), "")
-        if _URL.match(file):  # a store may be written as a folder
-            return cls(
-                Url(file.rstrip("/") if file.rstrip("/").endswith(".zarr") else file), member
-            )
-        return cls(path_of_file(file), member)
+        if not _URL.match(file):
+            return cls(path_of_file(file), member)
+        is_store = file.rstrip("/").lower().endswith(".zarr")  # it may be written as a folder
+        return cls(Url(file.rstrip("/") if is_store else file), member)
 
     def file(self, name: str) -> Path:
         """Return the path, where no URL may be; ``name`` is that of the option."""
@@ -334,7 +333,7 @@ class Layout(NamedTuple):
     member: str = ""  # its name in the file, if the caller has given one
     like: Source | None = None  # the input, whose names and attributes are carried over
     packed: bool = False  # whether the array is chunked and compressed as that of the input
-    url: Url | None = None  # where it will be, if that is no file
+    url: Url | None = None  # where the output will be, if that is no path
 
 
 class Format(Protocol):

@@ -13,7 +13,6 @@ are none. So no two jobs write under one URL, and what a failed job removes is i
 """
 
 import itertools
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -198,6 +197,8 @@ class Claim(NamedTuple):
     @classmethod
     def of(cls, part: Path) -> "Claim | None":
         """Return the claim in a part file; None if it is of another format."""
+        import json  # noqa: PLC0415 - few jobs need it
+
         try:
             with open(part, "rb", opener=unlinked) as stream:
                 url, name, member = json.loads(stream.read(_MOST))["a Zarr store"]
@@ -210,6 +211,8 @@ class Claim(NamedTuple):
 
         The name comes first, then the look: of two jobs at the same time, one sees the other.
         """
+        import json  # noqa: PLC0415
+
         contents = json.dumps({"a Zarr store": [self.url.text, self.name, self.member]})
         part.write_text(contents)
         with remote.explained(self.url, "write"):
@@ -362,7 +365,18 @@ def _without_chunks(part: Path, member: str) -> Any:
 
 
 def publish(part: Path) -> None:
-    """Write all that a store has beside the array's chunks, the documents of its root last."""
+    """Write all that a store has beside the array's chunks, the documents of its root last.
+
+    If that fails, none of it is there.
+    """
+    try:
+        _publish(part)
+    except BaseException:
+        unpublish(part)
+        raise
+
+
+def _publish(part: Path) -> None:
     claim, whole = Claim.of(part), whole_of(part)
     assert claim is not None
     with remote.explained(claim.url, "write"):
@@ -381,6 +395,16 @@ def publish(part: Path) -> None:
         )
         for key in documents:
             folder.put(key, (whole / key).read_bytes())
+
+
+def unpublish(part: Path) -> None:
+    """Remove what ``publish`` has written; errors are ignored: they must hide no fault."""
+    claim, whole = Claim.of(part), whole_of(part)
+    with suppress(Exception):
+        assert claim is not None
+        folder = Folder(claim.url)
+        if claim.name in folder.names():
+            folder.remove(key for key in _keys(whole) if not _is_foreign(folder, whole, key))
 
 
 def withdraw(part: Path) -> None:
