@@ -78,6 +78,16 @@ class FileJob(NamedTuple):
         sources = self.inputs if self.segments is None else (*self.inputs, self.segments)
         return any(isinstance(location.path, Url) for location in sources)
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether ranks write into a store."""
+        return formats.is_in_place(self.output.path)
+
+    @property
+    def uploads(self) -> bool:
+        """Whether rank 0 sends the part file to a store."""
+        return isinstance(self.output.path, Url) and not self.is_in_place
+
     def inspect(self, ranks: int) -> tuple[Source, Source | None, ScanOptions, FsumRequest | None]:
         """Check the inputs; return the elements, the flags or keys, the options of the scan, fsum.
 
@@ -220,14 +230,14 @@ def perform(
         output=str(job.output),
         places=(
             _place(job.inputs[0].path),
-            storage.place(target.path.parent),
-            f"{job.output.path.scheme}, by rank 0" if isinstance(job.output.path, Url) else "",
+            _place(job.output.path if job.is_in_place else target.path.parent),
+            f"{_place(job.output.path)}, by rank 0" if job.uploads else "",
         ),
     )
 
 
 def _place(path: Path | Url) -> str:
-    """Return where an input is, for a report."""
+    """Return where an input or an output is, for a report."""
     return path.scheme if isinstance(path, Url) else storage.place(path)
 
 
@@ -244,7 +254,7 @@ def _check_files(job: FileJob) -> _Paths:
     check_roles([job])
     state, trace = job.state, job.trace
     return _Paths(
-        output.check_output(job.output.path, force=job.run.force),
+        output.check_output(job.output.path, force=job.run.force, resume=job.run.resume),
         None if state is None else output.check(state, force=True),  # none but a state is read
         None if trace is None else output.check(trace, force=job.run.force),
     )
@@ -346,8 +356,7 @@ def _publish(
         if state_file is not None:
             state_file.write(state_text())
             files.append(output.Publication(state_file.part, state_file.path, force=True))
-        uploads = isinstance(paths.output, Url)
-        with clock("upload", target.path.stat().st_size) if uploads else nullcontext():
+        with clock("upload", target.path.stat().st_size) if job.uploads else nullcontext():
             output.publish_all(files, show)
 
 
@@ -408,6 +417,7 @@ def _budget(
         fewest=plan.fewest,
         whole=plan.whole,
         remote=job.is_remote,
+        remote_target=job.is_in_place,
     )
     # Running values of many columns need memory, too.
     chunk = max(plan.fewest if plan.whole else 1, budget.chunk // _DIGITS)

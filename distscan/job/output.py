@@ -9,6 +9,7 @@ have names that the next job can find. So others can predict these names: see ``
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import platform
 import re
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from ..core.errors import OutputError
 from ..core.fingerprint import digest
 from . import formats
-from .formats import remote
+from .formats import remote, zarr_url
 from .formats.interface import (
     Layout,
     Show,
@@ -64,13 +65,21 @@ def check(path: Path, *, force: bool) -> Path:
     return path
 
 
-def check_output(path: Path | Url, *, force: bool) -> Path | Url:
-    """Check the output likewise; it may be an object, which is written as a file before."""
+def check_output(path: Path | Url, *, force: bool, resume: bool) -> Path | Url:
+    """Check the output likewise; it may be an object, which is written as a file before.
+
+    ``resume`` says that it may have been begun by a killed job.
+    """
     if not isinstance(path, Url):
         return check(path, force=force)
     formats.check_url(path, OutputError)
-    remote.check_output(path, force=force)
-    folder = stand_in(path).parent
+    place = stand_in(path)
+    folder = place.parent
+    if formats.is_in_place(path):
+        parts = list(folder.glob(f"{glob.escape(_stem(place))}*.part"))
+        zarr_url.check_output(path, parts, resumable(place) if resume else None)
+    else:
+        remote.check_output(path, force=force)
     with naming_output(folder):
         folder.mkdir(0o700, exist_ok=True)
         if folder.lstat().st_uid != os.getuid() or not stat.S_ISDIR(folder.lstat().st_mode):
@@ -89,6 +98,12 @@ def stand_in(path: Path | Url) -> Path:
 
     number = digest(path.text.encode())
     return Path(gettempdir()) / f"distscan-{os.getuid()}" / f"{number:016x}-{path.name[-100:]}"
+
+
+def _is_of_url(part: Path) -> bool:
+    """Return whether a part file is in the folder for outputs by URL, which others cannot write."""
+    folder = part.parent
+    return folder.name == f"distscan-{os.getuid()}" and folder == stand_in(Url("")).parent
 
 
 def identity(path: Path | Url) -> tuple[int, int, str]:
@@ -127,6 +142,7 @@ def create(path: Path | Url, layout: Layout, *, resume: bool = False) -> Iterato
     keeps the contents that a killed job has left in it.
     """
     place = stand_in(path)
+    layout = layout._replace(url=path if isinstance(path, Url) else None)
     if not resume:
         discard(place)
     with renaming(place, path), _part_file(place, reuse=resume) as (opened, part):
@@ -251,8 +267,8 @@ def _begin_anew(part: Path) -> None:
     """Remove journals of a part file that is empty; refuse one that another job may go on with."""
     if part.stat().st_size > 0 and journals(part):
         raise OutputError(
-            f"{part} was left by a job with another output, which {option('resume')} may finish; "
-            f"a job without {option('resume')} removes it"
+            f"{part} was left by a job with another output, which {option('resume')} may finish, "
+            f"or with one that was removed; a job without {option('resume')} removes it"
         )
     remove_journals(part)
 
@@ -268,7 +284,9 @@ class Publication(NamedTuple):
 def publish_all(files: Sequence[Publication], show: Show) -> None:
     """Publish the files of a job in this order; if one cannot be, none appears.
 
-    An upload, which takes time and ``show`` shows, comes before all others.
+    An upload, which takes time and ``show`` shows, comes before all others. A store that ranks have
+    written in place gets its documents. Its part file stays until all is published: as long as it
+    is there, the chunks belong to a job that has not ended.
 
     The order is trace, output, state. A job that is killed between two of these leaves an output
     and the state before it. The same command then refuses to replace the output, or replaces it by
@@ -276,26 +294,52 @@ def publish_all(files: Sequence[Publication], show: Show) -> None:
     after its own elements.) The next job of the series waits for neither: it finds the lock of
     the state, as long as this job lives.
     """
-    new: list[Path | Url] = []
+    new: list[Publication] = []
     try:
         for file in sorted(files, key=lambda file: not isinstance(file.path, Url)):
-            path = file.path
-            if isinstance(path, Url):
-                existed = remote.exists(path)
-                remote.upload(file.part, path, force=file.force, show=show)
-                remove(file.part)
-            else:
-                existed = os.path.lexists(path)
-                publish(file.part, path, force=file.force)
+            existed = _exists(file.path)
+            _publish_one(file, show)
             if not existed:
-                new.append(path)
+                new.append(file)
     except BaseException:
-        for path in new:
-            if isinstance(path, Url):
-                remote.remove(path)
-            else:
-                delete(path)
+        for file in new:
+            _unpublish(file)
         raise
+    for file in files:
+        if formats.is_in_place(file.path):
+            claim = zarr_url.Claim.of(file.part)
+            _remove_files(file.part)
+            if claim is not None:
+                claim.release()
+
+
+def _exists(path: Path | Url) -> bool:
+    """Return whether there is an output; what ranks write in place is new."""
+    if isinstance(path, Url):
+        return not formats.is_in_place(path) and remote.exists(path)
+    return os.path.lexists(path)
+
+
+def _publish_one(file: Publication, show: Show) -> None:
+    path = file.path
+    if not isinstance(path, Url):
+        publish(file.part, path, force=file.force)
+    elif formats.is_in_place(path):
+        zarr_url.publish(file.part)
+    else:
+        remote.upload(file.part, path, force=file.force, show=show)
+        remove(file.part)
+
+
+def _unpublish(file: Publication) -> None:
+    """Remove an output that is new; errors are ignored: they must hide no fault."""
+    path = file.path
+    if not isinstance(path, Url):
+        delete(path)
+    elif formats.is_in_place(path):
+        zarr_url.unpublish(file.part)
+    else:
+        remote.remove(path)
 
 
 def publish(part: Path, path: Path, *, force: bool) -> None:
@@ -357,7 +401,21 @@ def _replace(part: Path, path: Path) -> None:
 
 
 def remove(part: Path) -> None:
-    """Remove a part file, and what is beside it; errors are ignored: they must hide no fault."""
+    """Remove a part file, and what is beside it; errors are ignored: they must hide no fault.
+
+    What its job has written under a URL is removed before. If that fails, the part file stays for
+    the next job, which tries again.
+    """
+    if _is_of_url(part):
+        try:
+            zarr_url.withdraw(part)
+        except Exception:
+            return
+    _remove_files(part)
+
+
+def _remove_files(part: Path) -> None:
+    """Remove a part file, and what is beside it."""
     whole = whole_of(part)
     for attempt in range(_ATTEMPTS):
         delete(whole)

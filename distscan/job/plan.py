@@ -17,7 +17,16 @@ from ..fsum.request import FsumRequest
 from ..fsum.window import Window
 from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
-from .formats.interface import READERS, REMOTE_READERS, WINDOW, WRITERS, Box, Source, option
+from .formats.interface import (
+    READERS,
+    REMOTE_READERS,
+    REMOTE_WRITERS,
+    WINDOW,
+    WRITERS,
+    Box,
+    Source,
+    option,
+)
 
 MIB = 1 << 20
 
@@ -531,6 +540,7 @@ def decide_budget(
     fewest: int = 1,
     whole: bool = False,
     remote: bool = False,
+    remote_target: bool = False,
 ) -> Budget:
     """Decide the memory of a rank.
 
@@ -541,9 +551,9 @@ def decide_budget(
     ``limit`` is the caller's, in bytes, for the host and for the GPU each. ``free_host`` and
     ``free_device`` are this rank's shares of what is free.
     ``windows`` is the number of sources that keep what they have read or unpacked. ``remote`` says
-    that a source is in a store. ``fewest`` is the number of elements of a tile, which chunks should
-    have; if they must, because tiles are ``whole``, ValueError is raised if there is no memory for
-    one.
+    that a source is in a store, ``remote_target`` that results are written into one. ``fewest`` is
+    the number of elements of a tile, which chunks should have; if they must, because tiles are
+    ``whole``, ValueError is raised if there is no memory for one.
     """
     host = free_host // 2 if limit is None else min(limit, free_host)
     window = 0
@@ -562,7 +572,10 @@ def decide_budget(
         readers = writers = 0
     if remote:
         readers, writers = REMOTE_READERS, max(1, min(writers, READERS + WRITERS - REMOTE_READERS))
-    requests = REMOTE_READERS if remote else 0  # each has the bytes of a chunk, as they arrive
+    if remote_target:
+        writers = REMOTE_WRITERS
+    # Each has the bytes of a chunk, as they arrive or leave.
+    requests = REMOTE_READERS * remote + REMOTE_WRITERS * remote_target
     slots, most = readers + writers + 1, READERS + WRITERS + 1
     # As if there were the most threads, so that their number changes no bit of a result.
     if gpu:  # every thread has pinned memory for a chunk

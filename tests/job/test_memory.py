@@ -11,7 +11,7 @@ import distscan
 from distscan.core.form import Extents, bounds
 from distscan.cpu import memory
 from distscan.job import plan
-from distscan.job.formats.interface import READERS, REMOTE_READERS, WRITERS
+from distscan.job.formats.interface import READERS, REMOTE_READERS, REMOTE_WRITERS, WRITERS
 from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, Chunk, cut, decide_budget
 from support.cases import pairs
 
@@ -162,6 +162,23 @@ def test_from_a_store(gpu, rng):
         assert found.chunk == 1 or not gpu or held <= device
         others = ({"threads": number, "parallel": way} for number in (1, 3, 64) for way in (0, 1))
         assert len({decide_budget(**job | other).chunk for other in others}) == 1
+
+
+@one_rank
+@devices
+@pytest.mark.parametrize("remote", [False, True])
+def test_into_a_store(remote, gpu, rng):
+    """Likewise; the results that leave have memory, too."""
+    for _ in range(1000):
+        job = drawn(rng, gpu) | {"remote": remote, "remote_target": True}
+        found, (host, device) = decide_budget(**job), shares(job)
+        several = job["size"] > found.chunk
+        assert found.writers == (REMOTE_WRITERS if several else 0)
+        assert found.slots == found.readers + found.writers + 1 <= READERS + WRITERS + 1
+        held, lanes = allocated(job, found)
+        leaves = max(1, found.writers) * found.chunk * job["result"]
+        assert found.chunk == 1 or (lanes if gpu else held) + leaves <= host
+        assert found.chunk == 1 or not gpu or held <= device
 
 
 @one_rank

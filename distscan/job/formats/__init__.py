@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...core.errors import DistscanError, InputError, OutputError
 from ...core.operators import Operator
 from ...options import ScanOptions
-from . import arrow, files, hdf5, netcdf, npy, npz, parquet, remote, zarr
+from . import arrow, files, hdf5, netcdf, npy, npz, parquet, remote, zarr, zarr_url
 from .interface import NUMBERS, Fill, Format, Location, Source, Url, option
 from .table import Column, columns_of
 
@@ -36,8 +36,9 @@ _FORMATS: dict[str, Format] = {
 
 
 def of(path: Path | Url) -> Format:
-    """Return the format of a file; that of any other name is ``.npy``."""
-    return _FORMATS.get(path.suffix.lower(), npy)
+    """Return the format of a file, or of a URL; that of any other name is ``.npy``."""
+    form = _FORMATS.get(path.suffix.lower(), npy)
+    return zarr_url if form is zarr and isinstance(path, Url) else form
 
 
 def is_store(path: Path) -> bool:
@@ -47,11 +48,16 @@ def is_store(path: Path) -> bool:
 
 def check_url(path: Url, kind: type[DistscanError] = InputError) -> None:
     """Raise an error of this kind for a URL of a format that needs a file."""
-    if of(path) is not npy:
+    if of(path) not in {npy, zarr_url}:
         raise kind(
-            f"{path}: {path.suffix} is read and written as a file, by URL are .npy and raw: "
+            f"{path}: {path.suffix} is read and written as a file, by URL are .npy, raw and .zarr: "
             "copy it to a file first"
         )
+
+
+def is_in_place(path: Path | Url) -> bool:
+    """Return whether ranks write an output where it will be, and not into a part file."""
+    return of(path) is zarr_url
 
 
 def scanned_name(name: str) -> str:
@@ -102,10 +108,11 @@ def inspect(
 
 def _inspect(location: Location, kinds: str) -> Source:
     path, member = location
-    if not isinstance(path, Url):
-        return of(path).inspect(path, kinds, member)
-    check_url(path)
-    return remote.inspect(path, kinds)
+    if isinstance(path, Url):
+        check_url(path)
+        if of(path) is npy:
+            return remote.inspect(path, kinds)
+    return of(path).inspect(path, kinds, member)
 
 
 def _inspect_raw(

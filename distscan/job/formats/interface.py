@@ -35,6 +35,8 @@ READERS, WRITERS = 4, 8
 #: The threads of a rank that read from a store: they wait for the network, so that they need no
 #: cores. Chunks have the memory of so many threads in any case.
 REMOTE_READERS = 8
+#: And those that write into one, chunk by chunk.
+REMOTE_WRITERS = 4
 #: Fills a contiguous array with the elements from a number on, in the machine's byte order. Several
 #: threads may call it at once.
 Fill = Callable[[NDArray[Any], int], None]
@@ -120,7 +122,10 @@ class Location(NamedTuple):
         """
         found = _OF_MEMBER.fullmatch(os.fspath(text))
         file, member = (found[1], found[2]) if found else (os.fspath(text), "")
-        return cls(Url(file) if _URL.match(file) else path_of_file(file), member)
+        if not _URL.match(file):
+            return cls(path_of_file(file), member)
+        is_store = file.rstrip("/").lower().endswith(".zarr")  # it may be written as a folder
+        return cls(Url(file.rstrip("/") if is_store else file), member)
 
     def file(self, name: str) -> Path:
         """Return the path, where no URL may be; ``name`` is that of the option."""
@@ -329,12 +334,13 @@ class Layout(NamedTuple):
     member: str = ""  # its name in the file, if the caller has given one
     like: Source | None = None  # the input, whose names and attributes are carried over
     packed: bool = False  # whether the array is chunked and compressed as that of the input
+    url: Url | None = None  # where the output will be, if that is no path
 
 
 class Format(Protocol):
     """A file format."""
 
-    def inspect(self, path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
+    def inspect(self, path: Any, kinds: str = NUMBERS, member: str = "") -> Source:
         """Check a file, and return its elements; ``kinds`` are those of types that it may hold.
 
         Raises ``InputError``.

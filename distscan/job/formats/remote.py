@@ -18,7 +18,7 @@ import numpy as np
 from ...core.errors import InputError, OutputError
 from ...core.fingerprint import digest
 from . import files, npy
-from .interface import HTTP, NUMBERS, WINDOW, Fill, Show, Url, option
+from .interface import HTTP, NUMBERS, WINDOW, Fill, Location, Show, Url, option
 
 _REQUEST = 1 << 22  # bytes of a request, at most; a file system that can has several at once
 _HEAD = 1 << 18  # bytes that are read first: more than the longest header of NumPy has
@@ -158,6 +158,7 @@ class RemoteFile(NamedTuple):
     start: int  # the position of element 0, in bytes
     version: Version
     fortran: bool = False  # whether axis 0 varies fastest, of several axes
+    member: str = ""  # its name, where the URL is that of several arrays
 
     @property
     def n(self) -> int:
@@ -172,7 +173,7 @@ class RemoteFile(NamedTuple):
     @property
     def name(self) -> str:
         """The name for messages."""
-        return str(self.path)
+        return str(Location(self.path, self.member))
 
     def terms(self) -> dict[str, object]:
         """Return what must be the same on every rank, by name."""
@@ -246,15 +247,21 @@ def _version(store: Store) -> Version:
 
 def check_output(url: Url, *, force: bool) -> None:
     """Check, before any work, that an object can be uploaded; raise ``OutputError``."""
-    if url.scheme in HTTP:
-        raise OutputError(f"{url}: a server of HTTP is read, not written; name a store or a file")
+    check_place(url)
     with explained(url, "write"):
-        store = Store(url)
-        info = store.info_or_none()
+        info = Store(url).info_or_none()
         if info is not None and info["type"] == "directory":
             raise OutputError(f"{url} is a folder; name an object with -o")
         if info is not None and not force:
             raise OutputError(f"{url} exists; {option('force')} replaces it")
+
+
+def check_place(url: Url) -> None:
+    """Check that objects may be at a URL; raise ``OutputError`` if there is no bucket or folder."""
+    if url.scheme in HTTP:
+        raise OutputError(f"{url}: a server of HTTP is read, not written; name a store or a file")
+    with explained(url, "write"):
+        store = Store(url)
         folder = store.fs._parent(store.path) if store.renames else store.path.partition("/")[0]
         if folder and folder != store.path and _is_missing(store.fs, folder):
             raise OutputError(f"there is no {'folder' if store.renames else 'bucket'} {folder}")

@@ -11,18 +11,18 @@ import threading
 import warnings
 from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import InputError, OutputError
 from ...core.fingerprint import digest
-from . import conventions, files
+from . import conventions, files, remote
 from .files import File, Indirect, Stamp
 from .interface import (
     NUMBERS,
@@ -33,6 +33,7 @@ from .interface import (
     Location,
     Show,
     Source,
+    Url,
     delete,
     imported,
     naming_input,
@@ -40,9 +41,9 @@ from .interface import (
     whole_of,
 )
 
-_zarr = partial(imported, "zarr", "zarr")
+library = partial(imported, "zarr", "zarr")
 #: The metadata of a group or an array, one of which is in its folder.
-_METADATA = ("zarr.json", ".zarray", ".zgroup")
+METADATA = ("zarr.json", ".zarray", ".zgroup")
 _DIMENSIONS = "_ARRAY_DIMENSIONS"  # the attribute of version 2 with the names of dimensions
 _CHUNK = 8 << 20  # bytes of a chunk of a new array
 #: Codecs that return the bytes that they were given; other ones may round.
@@ -59,21 +60,33 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     with naming_input(path):
         path.stat()
     if not is_store(path):
-        raise InputError(f"{path} is no Zarr store: it has no {', '.join(_METADATA)}")
-    with _explained(path):
-        node = _opened(path)
+        raise InputError(f"{path} is no Zarr store: it has no {', '.join(METADATA)}")
+    x = find(str(path), Location(path, member))
+    stamp = _stamp_of(path / x.path)
+    file = File(path, x.dtype, x.shape, 0, stamp, member=x.path)
+    files.check(file, kinds)
+    return checked(Array(file, tuple(x.chunks)), x)
+
+
+def find(store: Any, location: Location) -> Any:
+    """Return an array of a store, as zarr has it; without a name, it is the only one."""
+    path, member = location
+    with explained(path):
+        node = opened(store)
         if not hasattr(node, "shape"):
             member = member or _only_name(node, path)
         name = str(Location(path, member))
-        array = _find(node, member, name)
-        dtype, shape, attributes = array.dtype, array.shape, _attributes(array)
-        if dtype.hasobject or dtype.kind not in f"{NUMBERS}VSU":
-            raise InputError(f"{name} holds {dtype}; a scan takes numbers")
-        tile = tuple(array.chunks)
-    stamp = _stamp_of(path / array.path)
-    found = File(path, dtype, shape, 0, stamp, member=array.path)
-    files.check(found, kinds)
-    return conventions.check(Array(found, tile), attributes)
+        x = _find(node, member, name)
+        if x.dtype.hasobject or x.dtype.kind not in f"{NUMBERS}VSU":
+            raise InputError(f"{name} holds {x.dtype}; a scan takes numbers")
+        return x
+
+
+def checked(source: "Array", x: Any) -> Source:
+    """Return a source that refuses missing values, by the attributes of its array in zarr."""
+    with explained(source.path):
+        attributes = _attributes(x)
+    return conventions.check(source, attributes)
 
 
 def _attributes(array: Any) -> dict[str, Any]:
@@ -94,21 +107,23 @@ def _attributes(array: Any) -> dict[str, Any]:
 
 def is_store(path: Path) -> bool:
     """Return whether a folder holds a Zarr array or group."""
-    return any((path / name).is_file() for name in _METADATA)
+    return any((path / name).is_file() for name in METADATA)
 
 
-def _opened(path: Path) -> Any:
+def opened(store: Any) -> Any:
     """Open the array or the group of a store; no warnings of what other versions may read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _zarr().open(store=str(path), mode="r")
+        return library().open(store=store, mode="r")
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn the errors of the library, and of its codecs, into an ``InputError``."""
+def explained(path: Path | Url) -> Iterator[None]:
+    """Turn the errors of the library, of its codecs, and of stores, into an ``InputError``."""
+    by_url = remote.explained(path) if isinstance(path, Url) else nullcontext()
     try:
-        yield
+        with by_url:
+            yield
     except (InputError, MemoryError):
         raise
     except Exception as error:
@@ -138,7 +153,7 @@ def _arrays(group: Any) -> list[tuple[str, Any]]:
     return [(name, each) for name, each in members if hasattr(each, "shape")]
 
 
-def _only_name(group: Any, path: Path) -> str:
+def _only_name(group: Any, path: Path | Url) -> str:
     arrays = _arrays(group)
     coordinates = {name for _, each in arrays for name in _coordinate_names(each)}
     known = [name for name, _ in arrays if PurePosixPath(name).name not in coordinates]
@@ -169,7 +184,7 @@ def _stamp_of(folder: Path) -> Stamp:
             for name in names:
                 status = os.stat(os.path.join(parent, name))
                 size, latest = size + status.st_size, max(latest, status.st_mtime_ns)
-        texts = [(folder / name).read_bytes() for name in _METADATA if (folder / name).is_file()]
+        texts = [(folder / name).read_bytes() for name in METADATA if (folder / name).is_file()]
     return Stamp(size, f"{digest(b''.join(texts)):016x}", latest)
 
 
@@ -180,6 +195,14 @@ class Array(Indirect):
         super().__init__(file)
         self.tile = tile
 
+    def store(self) -> Any:
+        """Return the store, as zarr takes it."""
+        return str(self.path)
+
+    def is_changed(self) -> bool:
+        """Return whether the array is another one than it was when it was inspected."""
+        return bool(_stamp_of(self.path / self.member) != self.file.stamp)
+
     def needs_window(self, *, flattened: bool) -> bool:
         """Return whether elements are read in order: chunks are decompressed once for many."""
         return flattened
@@ -187,26 +210,25 @@ class Array(Indirect):
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
         """Open the store, and yield a function that fills arrays."""
-        with _explained(self.path):
-            array = _zarr().open_array(store=str(self.path), path=self.member, mode="r")
+        with explained(self.path):
+            array = library().open_array(store=self.store(), path=self.member, mode="r")
         if (array.shape, array.dtype, array.chunks) != (self.shape, self.dtype, self.tile):
             raise InputError(
                 f"{self.name} is not as the consolidated metadata says: consolidate it again"
             )
-        yield _Reader(self.path, array, window or WINDOW)
-        stamp = self.file.stamp
-        if stamp is not None and _stamp_of(self.path / self.member) != stamp:
+        yield Reader(self.path, array, window or WINDOW)
+        if self.is_changed():
             raise InputError(f"{self.path} was changed while it was read")
 
 
-class _Reader:
+class Reader:
     """Fills arrays with the elements of an array of a store: a ``BoxFill``.
 
     Elements in order are neighbours in few of the chunks. So chunks are decompressed into a window,
     which has whole rows of chunks, if there is memory for one.
     """
 
-    def __init__(self, path: Path, array: Any, most: int) -> None:
+    def __init__(self, path: Path | Url, array: Any, most: int) -> None:
         self._path, self._array, self._lock = path, array, threading.Lock()
         self._shape, self._axis, self._height = array.shape, 0, 1
         room, tile = max(1, most // array.dtype.itemsize), array.chunks
@@ -240,7 +262,7 @@ class _Reader:
 
     def box(self, array: NDArray[Any], box: tuple[slice, ...]) -> None:
         """Fill an array with those of a box."""
-        with _explained(self._path):
+        with explained(self._path):
             if array.flags.c_contiguous and array.dtype == self._array.dtype:  # without a copy
                 self._array.get_basic_selection(box, out=self._buffer(array))
             else:
@@ -257,7 +279,7 @@ class _Reader:
                 if shape:
                     box.append(slice(low, min(low + self._height, shape[axis])))
                     box += [slice(0, length) for length in shape[axis + 1 :]]
-                with _explained(self._path):
+                with explained(self._path):
                     self._window = np.asarray(self._array[tuple(box)]).reshape(-1)
                 start = [part.start for part in box]
                 self._first = int(np.ravel_multi_index(start, shape)) if shape else 0
@@ -277,14 +299,14 @@ class Store(Indirect):
     @contextmanager
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
         """Open the store, and yield a function that fills arrays."""
-        with _explained(self._folder):
+        with explained(self._folder):
             array = self._open("r")
-        yield _Reader(self._folder, array, window or WINDOW)
+        yield Reader(self._folder, array, window or WINDOW)
 
     def _open(self, mode: str) -> Any:
         # zarr takes -0.0 of complex numbers for 0, the value of chunks that are not stored.
         config = {"array.write_empty_chunks": True} if self.dtype.kind == "c" else {}
-        zarr = _zarr()
+        zarr = library()
         with zarr.config.set(config):
             return zarr.open_array(store=str(self._folder), path=self.member, mode=mode)
 
@@ -304,22 +326,22 @@ class Store(Indirect):
     @contextmanager
     def writing(self) -> Iterator[BoxPut]:
         """Open the store, and yield a writer of elements."""
-        yield _Writer(self.path, self._open("r+"))
+        yield Writer(self.path, self._open("r+"))
 
     def finish(self, show: Show) -> None:
         """Consolidate the metadata of a group: programs then open one file for all arrays."""
         if self.member:
             _consolidate(self._folder)
-            _sync(self._folder)
+            sync_file_system(self._folder)
 
 
 def _consolidate(folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not in the specification of version 3 yet
-        _zarr().consolidate_metadata(str(folder))
+        library().consolidate_metadata(str(folder))
 
 
-class _Writer:
+class Writer:
     """Writes elements that are whole chunks, or shards: a ``BoxPut``."""
 
     parallel = True
@@ -343,10 +365,11 @@ class _Writer:
     def sync(self) -> None:
         """Return when all files of the file system are on the disk: the store has many."""
         with naming_output(self._part):
-            _sync(self._part)
+            sync_file_system(self._part)
 
 
-def _sync(path: Path) -> None:
+def sync_file_system(path: Path) -> None:
+    """Return when all files of the file system of a path are on the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         if _syncfs(opened):
@@ -362,46 +385,56 @@ def create(path: Path, layout: Layout) -> Store:
     folder, name = whole_of(path), _member_of(layout)
     delete(folder)
     folder.mkdir(0o777 if path.stat().st_mode & 0o077 else 0o700)
-    zarr, (source, x) = _zarr(), _input(layout)
-    version = 3 if x is None else x.metadata.zarr_format
-    options = _options_of(x, layout)
     try:
-        if not name:
-            zarr.create_array(str(folder), zarr_format=version, **options)
-            return _target(path, layout, name)
-        attributes = {} if source is None else source.attrs.asdict()
-        root = zarr.create_group(str(folder), zarr_format=version, attributes=attributes)
-        *parents, last = PurePosixPath(name).parts
-        group = root
-        for parent in parents:
-            group = group.create_group(parent)
-        group.create_array(last, **options)
-        if source is not None and x.shape == layout.shape:
-            _copy_coordinates(source, x, group)
+        _make(folder, name, layout)
     except InputError:
         raise
     except (ValueError, TypeError, KeyError) as error:
         raise OutputError(f"cannot write {path} as Zarr: {error}") from error
-    return _target(path, layout, name)
+    store = _target(path, layout, name)
+    path.write_text(_PART)
+    return store
+
+
+def _make(folder: Path, name: str, layout: Layout) -> None:
+    """Make the array of a store, the groups around it, and its coordinates."""
+    zarr, (source, x) = library(), _input(layout)
+    version = 3 if x is None else x.metadata.zarr_format
+    options = _options_of(x, layout)
+    if not name:
+        zarr.create_array(str(folder), zarr_format=version, **options)
+        return
+    attributes = {} if source is None else source.attrs.asdict()
+    group = zarr.create_group(str(folder), zarr_format=version, attributes=attributes)
+    *parents, last = PurePosixPath(name).parts
+    for parent in parents:
+        group = group.create_group(parent)
+    group.create_array(last, **options)
+    if source is not None and x.shape == layout.shape:
+        _copy_coordinates(source, x, group, cast(Array, layout.like).path)
 
 
 def reopen(path: Path, layout: Layout) -> Store | None:
     """Return the store that ``create`` has made, if its array has this name, type and shape."""
-    if whole_of(path).is_symlink() or path.read_text(errors="replace") != _PART:
+    return made(path, layout) if path.read_text(errors="replace") == _PART else None
+
+
+def made(path: Path, layout: Layout) -> Store | None:
+    """Return the store beside a part file, if its array is that of the layout."""
+    if whole_of(path).is_symlink():
         return None
     try:
-        with _explained(path):
+        with explained(path):
             return _target(path, layout, _member_of(layout))
     except (InputError, OutputError):
         return None
 
 
 def _target(path: Path, layout: Layout, member: str) -> Store:
-    """Return the store that is made for a layout; its part file then says so."""
-    array = _zarr().open_array(store=str(whole_of(path)), path=member, mode="r")
+    """Return the store of a part file, whose array has a name."""
+    array = library().open_array(store=str(whole_of(path)), path=member, mode="r")
     if (array.dtype, array.shape) != layout[:2]:
         raise OutputError(f"Zarr cannot hold {layout.dtype} as it is in memory: choose another")
-    path.write_text(_PART)
     file = File(path, layout.dtype, layout.shape, 0, member=member)
     return Store(file, tuple(array.shards or array.chunks))
 
@@ -409,18 +442,18 @@ def _target(path: Path, layout: Layout, member: str) -> Store:
 def _member_of(layout: Layout) -> str:
     """Return the name of an output's array; "" if the store is one array."""
     name: str = (layout.member or getattr(layout.like, "member", "")).strip("/")
-    if any(part in {".", "..", *_METADATA} or part.startswith("__") for part in name.split("/")):
+    if any(part in {".", "..", *METADATA} or part.startswith("__") for part in name.split("/")):
         raise OutputError(f"{name} is no name of an array of Zarr")
     return name
 
 
 def _input(layout: Layout) -> tuple[Any, Any]:
     """Return the group and the array of the input, if it is in a Zarr store; else None."""
-    like = layout.like
-    if not (isinstance(like, Indirect) and is_store(like.path)):
+    like = getattr(layout.like, "source", layout.like)
+    if not isinstance(like, Array):
         return None, None
-    with _explained(like.path):
-        root = _opened(like.path)
+    with explained(like.path):
+        root = opened(like.store())
         return (None, root) if hasattr(root, "shape") else (root, root[like.member])
 
 
@@ -497,8 +530,8 @@ def _fill_value(x: Any, dtype: np.dtype[Any]) -> Any:
     return cast[()] if same else np.zeros((), dtype)[()]
 
 
-def _copy_coordinates(source: Any, x: Any, target: Any) -> None:
-    """Copy the coordinates of an array, from its group, to another group."""
+def _copy_coordinates(source: Any, x: Any, target: Any, path: Path | Url) -> None:
+    """Copy the coordinates of an array, from its group in the store at ``path``, to another."""
     parent, names = str(PurePosixPath(x.path).parent), _coordinate_names(x)
     group = source if parent == "." else source[parent]
     for name in names:
@@ -508,6 +541,6 @@ def _copy_coordinates(source: Any, x: Any, target: Any) -> None:
         names.append(str(coordinate.attrs.get("bounds", "")))
         options = _options_of(coordinate, Layout(coordinate.dtype, coordinate.shape))
         options["attributes"] = coordinate.attrs.asdict()
-        with _explained(Path(group.store_path.store.root)):
+        with explained(path):
             values = coordinate[...]
         target.create_array(name, **options)[...] = values
