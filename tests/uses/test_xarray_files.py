@@ -246,6 +246,15 @@ def test_not_decoded(form, stored, folder, rng):
     xarray.testing.assert_allclose(got.variable, x.cumsum("time").variable.copy(), rtol=1e-6)
 
 
+def test_zero_as_the_value_of_what_is_not_stored(stored, folder, rng):
+    """Of version 2, for which xarray takes it for a missing value, unless it decodes nothing."""
+    x = field(rng).fillna(1)
+    x[:, :2] = 0
+    lazy = stored(x, version=2, encoding={"_FillValue": 0.0}, mask_and_scale=False)
+    got = scans.cumsum(lazy, "time", skipna=False, output=folder / "y.zarr")
+    xarray.testing.assert_allclose(got.variable, x.cumsum("time").variable)
+
+
 @pytest.mark.parametrize("form", ["zarr", "nc"])
 def test_a_missing_value(form, stored, folder, rng):
     lazy = stored(field(rng), form, encoding={"_FillValue": -99.0}, mask_and_scale=False)
@@ -281,6 +290,17 @@ def test_refusals(stored, folder, comm, rng):
     with pytest.raises(OutputError, match="force"):
         scans.cumsum(lazy, "time", output=path)
     scans.cumsum(lazy, "x", output=path, force=True)
+
+
+def test_another_suffix(folder, comm, rng):
+    """The suffix says the format, of the file job's input, too."""
+    path = folder / "x.data"
+    if comm.rank == 0:
+        field(rng).to_dataset().to_zarr(path)
+    comm.Barrier()
+    with xarray.open_zarr(path) as data, pytest.raises(ValueError, match="another suffix than"):
+        scans.cumsum(data["rain"], "time", output=folder / "y.zarr")
+    comm.Barrier()
 
 
 def test_a_store_in_memory(folder, comm, rng):
