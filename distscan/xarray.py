@@ -124,7 +124,8 @@ def cumsum(
 ) -> Labelled:
     """Return cumulative sums along a dimension over all ranks, as ``x.cumsum(dim)`` does.
 
-    ``skipna`` None takes NaN of floats and complex numbers as 0, as xarray does.
+    ``skipna`` None takes NaN of floats and complex numbers as 0, as xarray does. All others are as
+    in ``scan``.
     """
     form = {"segments": segments, "reverse": reverse, "dtype": dtype}
     return _scan(call, x, dim, "sum", skipna=skipna, output=output, force=force, **form)
@@ -146,7 +147,8 @@ def cumprod(
 ) -> Labelled:
     """Return cumulative products along a dimension over all ranks, as ``x.cumprod(dim)`` does.
 
-    ``skipna`` None takes NaN of floats and complex numbers as 1, as xarray does.
+    ``skipna`` None takes NaN of floats and complex numbers as 1, as xarray does. All others are as
+    in ``scan``.
     """
     form = {"segments": segments, "reverse": reverse, "dtype": dtype}
     return _scan(call, x, dim, "prod", skipna=skipna, output=output, force=force, **form)
@@ -272,6 +274,15 @@ def _scan_one(
 
 # ---- variables that are not loaded: a file job ------------------------------------------------
 
+#: xarray's wrappers that change no element; ``key`` of one says which elements it takes.
+_TRANSPARENT = {
+    "CopyOnWriteArray",
+    "ImplicitToExplicitIndexingAdapter",
+    "LazilyIndexedArray",
+    "MemoryCachedArray",
+    "NativeEndiannessArray",
+}
+
 
 def _scan_stored(
     call: Agreement,
@@ -365,16 +376,6 @@ def _stored(x: xarray.DataArray) -> _Stored:
     if stored.path.suffix.lower() not in stored.suffixes:
         raise _refused(x, f"{stored.path} has another suffix than {' or '.join(stored.suffixes)}")
     return stored
-
-
-#: xarray's wrappers that change no element; ``key`` of one says which elements it takes.
-_TRANSPARENT = {
-    "CopyOnWriteArray",
-    "ImplicitToExplicitIndexingAdapter",
-    "LazilyIndexedArray",
-    "MemoryCachedArray",
-    "NativeEndiannessArray",
-}
 
 
 def _is_whole(lazy: Any) -> bool:
