@@ -81,11 +81,31 @@ def test_groups(name, comm, rng):
         ],
         axis=1,
     )
-    for segments in ("month", part.time.dt.month):
+    for segments in ("month", "time.month", part.time.dt.month):
         got = getattr(scans, name)(part, "time", segments=segments)
         np.testing.assert_allclose(got, scans.slab(x.copy(data=want), "time"))
-    with pytest.raises(ValueError, match="no coordinate 'week'"):
-        scans.cumsum(part, "time", segments="week")
+    for unknown in ("week", "time.moon", "rain.month"):
+        with pytest.raises(ValueError, match=f"no coordinate '{unknown}'"):
+            scans.cumsum(part, "time", segments=unknown)
+    with pytest.raises(ValueError, match=r"has the dimensions \('x',\), not 'time' alone"):
+        scans.cumsum(part, "time", segments=part.x)
+    with pytest.raises(ValueError, match="other labels along 'time'"):
+        scans.cumsum(part, "time", segments=part.time.dt.month[::-1])
+
+
+@pytest.mark.parametrize("kind", ["DataArray", "Dataset"])
+def test_parts_of_dates(kind, comm, rng):
+    """As text, too: February and January are of one season, March is of the next one."""
+    x = whole(rng, 70, "i8")
+    starts = {"time.month": [31, 60], "time.season": [60]}
+    for segments, cuts in starts.items():
+        want = np.concatenate([np.cumsum(part, 1) for part in np.split(x.values, cuts, 1)], 1)
+        part = scans.slab(x, "time")
+        if kind == "Dataset":
+            got = scans.cumsum(part.to_dataset(), "time", segments=segments)["rain"]
+        else:
+            got = scans.cumsum(part, "time", segments=segments)
+        xarray.testing.assert_identical(got, scans.slab(x.copy(data=want), "time"))
 
 
 def test_files(comm, folder, rng):
