@@ -67,7 +67,7 @@ class Damager:
         self.counts, self.refused = Counter[str](), Counter[str]()
         restart.PERIOD, restart._SHARE = 0.0, 0
         files.ENDS = 64
-        storage.is_in_memory = lambda path: False
+        storage.is_mapped = lambda path: False
         os.fsync = lambda opened: None
         self.x = self.rng.normal(size=100 * _CHUNKS)
         np.save(folder / "x.npy", self.x)

@@ -65,7 +65,7 @@ period, plain, size = sys.argv[1:4]
 assert restart.PERIOD > 0 < restart._SHARE
 restart.PERIOD, restart._SHARE = float(period), 0
 if plain == "plain":
-    storage.is_in_memory = lambda path: False
+    storage.is_mapped = lambda path: False
 if int(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), resource.RLIM_INFINITY))
 sys.exit(cli.main(sys.argv[4:]))

@@ -336,7 +336,7 @@ def test_a_folder_that_is_not_shared(run, save, comm, folder, tmp_path, monkeypa
 def test_what_the_system_refuses(step, number, status, run, save, comm, folder, monkeypatch):
     """The message names the output, and every rank once; nothing is left."""
     save("x.npy", np.arange(100))
-    monkeypatch.setattr(storage, "is_in_memory", lambda _: step == "mapped write")
+    monkeypatch.setattr(storage, "is_mapped", lambda _: step == "mapped write")
     if step == "create":
         monkeypatch.setattr(os, "open", raises(number))
     elif step == "fsync":  # one rank of each node calls it
@@ -368,7 +368,7 @@ def test_on_the_disk_before_it_has_its_name(run, save, comm, folder, monkeypatch
         fsync(opened)
 
     save("x.npy", np.arange(1000))
-    monkeypatch.setattr(storage, "is_in_memory", lambda _: False)
+    monkeypatch.setattr(storage, "is_mapped", lambda _: False)
     spoil(monkeypatch, note)
     monkeypatch.setattr(os, "fsync", sync)
     assert run("x.npy", "--quiet")[0] == 0

@@ -40,7 +40,7 @@ def often(monkeypatch):
     monkeypatch.setattr(restart, "PERIOD", 0)
     monkeypatch.setattr(restart, "_SHARE", 0)
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(storage, "is_in_memory", lambda path: False)
+    monkeypatch.setattr(storage, "is_mapped", lambda path: False)
 
 
 @pytest.fixture

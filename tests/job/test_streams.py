@@ -276,7 +276,7 @@ OPTIONS = ["--backend", "cpu", "--force", "--quiet"]
 def job(run, save, comm, folder, rng, monkeypatch):
     """Run a job whose chunks have 10 elements, with ``threads``; return what ``run`` does."""
     monkeypatch.setattr(plan, "CPU_CHUNK", 80)
-    monkeypatch.setattr(storage, "is_in_memory", lambda path: False)
+    monkeypatch.setattr(storage, "is_mapped", lambda path: False)
     x = rng.integers(0, 99, 10 * CHUNKS * comm.size)
     save("x.npy", x)
 

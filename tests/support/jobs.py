@@ -148,7 +148,8 @@ class Streams:
 
         monkeypatch.setattr(job, "decide_budget", noted)
         monkeypatch.setattr(check, "PIECE", int(rng.integers(50, 2000)))
-        monkeypatch.setattr(storage, "is_in_memory", lambda path: self.mapped)
+        monkeypatch.setattr(storage, "is_mapped", lambda path: self.mapped)
+        monkeypatch.setattr(storage, "is_in_memory", lambda path: False)  # else it is read again
         self.mapped, self.options = False, []
 
     @property
