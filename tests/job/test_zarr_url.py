@@ -376,7 +376,8 @@ def test_a_claim_that_is_removed_meanwhile(store, place, write, comm, monkeypatc
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_failure_leaves_nothing(number, run, store, place, write, comm, monkeypatch):
     """On the last rank, in the middle."""
-    write("x.zarr", np.arange(900).reshape(90, 10), chunks=(9, 5))
+    x = np.arange(360 * comm.size).reshape(-1, 10)  # eight chunks for each rank
+    write("x.zarr", x, chunks=(9, 5))
     before = objects(place)
     if comm.rank == comm.size - 1:
         with failing(monkeypatch, number):
