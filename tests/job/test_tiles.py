@@ -117,6 +117,23 @@ def test_boxes(kind, output, ndim, axis, form, op, memory, made, folder, comm, r
     comm.Barrier()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", list(INPUTS))
+@pytest.mark.parametrize("output", [".npy", ".h5", ".zarr"])
+def test_boxes_on_gpus(kind, output, made, folder, comm, rng):
+    """With ``check``, at every axis, in one chunk and in many."""
+    for ndim in (1, 2, 3):
+        location, x = made(kind, ndim, "f4")
+        for axis, form in ((0, {}), (ndim - 1, {"reverse": True}), (None, {"exclusive": True})):
+            for memory in (None, 1 << 17) if output != ".zarr" else (None,):
+                y = f"{folder}/y{comm.bcast(rng.integers(1 << 30))}{output}"
+                scan_file(location, y, axis=axis, backend="cuda", check=True, memory=memory, **form)
+                source = Location.parse(location).member
+                result = load(f"{y}::{source}" if source and output != ".npy" else y)
+                np.testing.assert_array_equal(result, wanted(x, "sum", axis=axis, **form))
+                comm.Barrier()
+
+
 @pytest.mark.parametrize("kind", ["hdf5", "zarr", "shards"])
 @pytest.mark.parametrize("op", ["sum", "prod", "fsum"])
 @pytest.mark.parametrize("axis", [0, 1])

@@ -94,6 +94,28 @@ def test_missing_values_of_xarray(version, put, folder, comm, rng):
             comm.Barrier()
 
 
+COORDINATES = {
+    "text": np.array(["a", "bb", "ccc"], object),
+    "times": pandas.to_datetime(["2020", "2021", "NaT"]),
+    "bools": np.array([True, False, True]),
+    "missing": np.array([1, -9, 3]),
+}
+
+
+@VERSIONS
+@pytest.mark.parametrize("kind", COORDINATES)
+def test_coordinates(version, kind, put, folder, comm):
+    """They are those of the input, also where some are missing."""
+    variables = {"v": (("t", "x"), np.arange(12.0).reshape(4, 3))}
+    data = xarray.Dataset(variables, coords={"x": COORDINATES[kind]})
+    encoding = {"x": {"_FillValue": -9}} if kind == "missing" else {}
+    given = put(lambda path: data.to_zarr(path, zarr_format=version, encoding=encoding))
+    scan_file(f"{given}::v", folder / "y.zarr", axis=0, backend="cpu")
+    with xarray.open_zarr(given) as before, xarray.open_zarr(folder / "y.zarr") as after:
+        xarray.testing.assert_identical(after.x.load(), before.x.load())
+    comm.Barrier()
+
+
 @VERSIONS
 def test_what_is_carried_over(version, put, folder, comm, rng):
     """Codecs, shards, the value of what is not stored; also if the type is another one."""

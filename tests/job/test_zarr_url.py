@@ -720,25 +720,7 @@ def test_http(run, place, write, comm):
         comm.Barrier()
 
 
-@pytest.fixture
-def s3(comm, monkeypatch):
-    """The URL of a bucket of a server on this machine."""
-    pytest.importorskip("s3fs", reason="no s3fs")
-    moto = pytest.importorskip("moto.server", reason="no moto")
-    server = moto.ThreadedMotoServer(port=0) if comm.rank == 0 else None
-    if server is not None:
-        server.start()
-    port = comm.bcast(server and server.get_host_and_port()[1])
-    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(f"AWS_{name}", "none")
-    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://127.0.0.1:{port}"})
-    if comm.rank == 0:
-        fsspec.filesystem("s3").mkdir("arrays")
-    comm.Barrier()
-    yield "s3://arrays"
-    comm.Barrier()
-    if server is not None:
-        server.stop()
+s3 = pytest.fixture(stores.s3)
 
 
 @pytest.mark.filterwarnings("default")

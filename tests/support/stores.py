@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import fsspec
+import pytest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
@@ -157,3 +158,26 @@ def http(folder, *, ranges=True):
     finally:
         server.shutdown()
         server.server_close()
+
+
+# ---- S3 itself, where its packages are installed -------------------------------------------------
+
+
+def s3(comm, monkeypatch):
+    """Yield the URL of a bucket of a server on this machine: a fixture."""
+    pytest.importorskip("s3fs", reason="no s3fs")
+    moto = pytest.importorskip("moto.server", reason="no moto")
+    server = moto.ThreadedMotoServer(port=0) if comm.rank == 0 else None
+    if server is not None:
+        server.start()
+    port = comm.bcast(server and server.get_host_and_port()[1])
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "none")
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://127.0.0.1:{port}"})
+    if comm.rank == 0:
+        fsspec.filesystem("s3").mkdir(f"numbers-{port}")
+    comm.Barrier()
+    yield f"s3://numbers-{port}"  # a server of this process knows the buckets of the last one
+    comm.Barrier()
+    if server is not None:
+        server.stop()

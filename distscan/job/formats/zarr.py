@@ -13,7 +13,6 @@ from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -41,7 +40,7 @@ from .interface import (
     whole_of,
 )
 
-library = partial(imported, "zarr", "zarr")
+package = partial(imported, "zarr", "zarr")
 #: The metadata of a group or an array, one of which is in its folder.
 METADATA = ("zarr.json", ".zarray", ".zgroup")
 _DIMENSIONS = "_ARRAY_DIMENSIONS"  # the attribute of version 2 with the names of dimensions
@@ -65,7 +64,7 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     stamp = _stamp_of(path / x.path)
     file = File(path, x.dtype, x.shape, 0, stamp, member=x.path)
     files.check(file, kinds)
-    return checked(Array(file, tuple(x.chunks)), x)
+    return refuse_missing(Array(file, tuple(x.chunks)), x)
 
 
 def find(store: Any, location: Location) -> Any:
@@ -82,7 +81,7 @@ def find(store: Any, location: Location) -> Any:
         return x
 
 
-def checked(source: "Array", x: Any) -> Source:
+def refuse_missing(source: "Array", x: Any) -> Source:
     """Return a source that refuses missing values, by the attributes of its array in zarr."""
     with explained(source.path):
         attributes = _attributes(x)
@@ -114,7 +113,7 @@ def opened(store: Any) -> Any:
     """Open the array or the group of a store; no warnings of what other versions may read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return library().open(store=store, mode="r")
+        return package().open(store=store, mode="r")
 
 
 @contextmanager
@@ -211,7 +210,7 @@ class Array(Indirect):
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
         """Open the store, and yield a function that fills arrays."""
         with explained(self.path):
-            array = library().open_array(store=self.store(), path=self.member, mode="r")
+            array = package().open_array(store=self.store(), path=self.member, mode="r")
         if (array.shape, array.dtype, array.chunks) != (self.shape, self.dtype, self.tile):
             raise InputError(
                 f"{self.name} is not as the consolidated metadata says: consolidate it again"
@@ -240,7 +239,7 @@ class Reader:
                 break
         self._height = max(1, self._height)
         self._first, self._window = 0, np.empty(0, array.dtype)
-        buffers = import_module("zarr.buffer").default_buffer_prototype()
+        buffers = imported("zarr.buffer", "zarr").default_buffer_prototype()
         self._buffer = buffers.nd_buffer.from_numpy_array
 
     def __call__(self, elements: NDArray[Any], low: int) -> None:
@@ -306,7 +305,7 @@ class Store(Indirect):
     def _open(self, mode: str) -> Any:
         # A look for chunks of the fill value alone, which need not be stored, takes a fifth of the
         # time; and zarr takes -0.0 of complex numbers for 0.
-        zarr = library()
+        zarr = package()
         with zarr.config.set({"array.write_empty_chunks": True}):
             return zarr.open_array(store=str(self._folder), path=self.member, mode=mode)
 
@@ -338,7 +337,7 @@ class Store(Indirect):
 def _consolidate(folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not in the specification of version 3 yet
-        library().consolidate_metadata(str(folder))
+        package().consolidate_metadata(str(folder))
 
 
 class Writer:
@@ -398,9 +397,11 @@ def create(path: Path, layout: Layout) -> Store:
 
 def _make(folder: Path, name: str, layout: Layout) -> None:
     """Make the array of a store, the groups around it, and its coordinates."""
-    zarr, (source, x) = library(), _input(layout)
+    zarr, (source, x) = package(), _input(layout)
     version = 3 if x is None else x.metadata.zarr_format
     options = _options_of(x, layout)
+    if x is not None and x.shape == layout.shape:
+        options["fill_value"] = _fill_value(x, layout.dtype)
     if not name:
         zarr.create_array(str(folder), zarr_format=version, **options)
         return
@@ -416,10 +417,10 @@ def _make(folder: Path, name: str, layout: Layout) -> None:
 
 def reopen(path: Path, layout: Layout) -> Store | None:
     """Return the store that ``create`` has made, if its array has this name, type and shape."""
-    return made(path, layout) if path.read_text(errors="replace") == _PART else None
+    return store_of(path, layout) if path.read_text(errors="replace") == _PART else None
 
 
-def made(path: Path, layout: Layout) -> Store | None:
+def store_of(path: Path, layout: Layout) -> Store | None:
     """Return the store beside a part file, if its array is that of the layout."""
     if whole_of(path).is_symlink():
         return None
@@ -432,7 +433,7 @@ def made(path: Path, layout: Layout) -> Store | None:
 
 def _target(path: Path, layout: Layout, member: str) -> Store:
     """Return the store of a part file, whose array has a name."""
-    array = library().open_array(store=str(whole_of(path)), path=member, mode="r")
+    array = package().open_array(store=str(whole_of(path)), path=member, mode="r")
     if (array.dtype, array.shape) != layout[:2]:
         raise OutputError(f"Zarr cannot hold {layout.dtype} as it is in memory: choose another")
     file = File(path, layout.dtype, layout.shape, 0, member=member)
@@ -476,7 +477,6 @@ def _options_of(x: Any, layout: Layout) -> dict[str, Any]:
         "shards": x.shards,
         "compressors": _compressors(x, dtype),
         "attributes": attributes,
-        "fill_value": _fill_value(x, dtype),
     }
     if x.metadata.zarr_format == 2:
         separator = x.metadata.dimension_separator
@@ -517,17 +517,18 @@ def _compressors(x: Any, dtype: np.dtype[Any]) -> Any:
 def _fill_value(x: Any, dtype: np.dtype[Any]) -> Any:
     """Return the value of chunks that are not stored, if the type has it; else 0.
 
-    Where xarray takes that value for none, in version 2, an output has it if it is NaN.
+    In version 2, xarray takes elements of that value for missing ones. The result of a scan has
+    none but NaN.
     """
-    value = x.fill_value
-    if x.metadata.zarr_format == 2 and _DIMENSIONS in x.attrs:
-        return np.nan if dtype.kind == "f" and value is not None and np.isnan(value) else None
-    if value is None or not np.all(np.isnan(_attributes(x).get("_FillValue", np.nan))):
-        return None if x.metadata.zarr_format == 2 else np.zeros((), dtype)[()]
+    value, version = x.fill_value, x.metadata.zarr_format
+    if value is None:
+        return None
     with np.errstate(all="ignore"):
-        cast = np.asarray(value).astype(dtype)
-        same = bool(cast == value) or bool(cast != cast and value != value)  # noqa: PLR0124 - NaN
-    return cast[()] if same else np.zeros((), dtype)[()]
+        cast = np.asarray(value).astype(dtype)[()]
+        is_nan = bool(cast != cast)  # noqa: PLR0124
+    if version == 2 and _DIMENSIONS in x.attrs and not is_nan:
+        return None
+    return cast if is_nan or cast == value else np.zeros((), dtype)[()]
 
 
 def _copy_coordinates(source: Any, x: Any, target: Any, path: Path | Url) -> None:
@@ -540,7 +541,7 @@ def _copy_coordinates(source: Any, x: Any, target: Any, path: Path | Url) -> Non
         coordinate = group[name]
         names.append(str(coordinate.attrs.get("bounds", "")))
         options = _options_of(coordinate, Layout(coordinate.dtype, coordinate.shape))
-        options["attributes"] = coordinate.attrs.asdict()
+        options |= {"attributes": coordinate.attrs.asdict(), "fill_value": coordinate.fill_value}
         with explained(path):
             values = coordinate[...]
         target.create_array(name, **options)[...] = values

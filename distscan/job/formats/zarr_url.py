@@ -108,7 +108,7 @@ class Folder(remote.Store):
 
     def in_zarr(self, *, read_only: bool) -> Any:
         """Return the store as zarr has it."""
-        store = zarr.library().storage.FsspecStore
+        store = zarr.package().storage.FsspecStore
         return store.from_url(self.url.text, read_only=read_only)
 
     def sync(self) -> None:
@@ -146,7 +146,7 @@ def inspect(path: Any, kinds: str = NUMBERS, member: str = "") -> Source:
         version = _version(folder, x.path)
     file = remote.RemoteFile(path, x.dtype, x.shape, 0, version, member=x.path)
     files.check(file, kinds)
-    return zarr.checked(RemoteArray(file, tuple(x.chunks)), x)
+    return zarr.refuse_missing(RemoteArray(file, tuple(x.chunks)), x)
 
 
 class RemoteArray(zarr.Array):
@@ -280,10 +280,10 @@ class StoreInPlace(zarr.Store):
 
     def _open(self, mode: str) -> Any:
         """Return the array without its documents, which are not there yet."""
-        library = zarr.library()
+        package = zarr.package()
         store = Folder(self.url).in_zarr(read_only=mode == "r")
-        path = library.storage.StorePath(store, self.member)
-        return library.Array(library.AsyncArray(metadata=self._metadata, store_path=path))
+        path = package.storage.StorePath(store, self.member)
+        return package.Array(package.AsyncArray(metadata=self._metadata, store_path=path))
 
     def check_shared(self) -> None:
         """Check that this rank has the packages of the store."""
@@ -346,7 +346,7 @@ def create(path: Path, layout: Layout) -> StoreInPlace:
 
 def reopen(path: Path, layout: Layout) -> StoreInPlace | None:
     """Return the store that ``create`` has made, if it is still there, and of the same array."""
-    claim, store = Claim.of(path), zarr.made(path, layout)
+    claim, store = Claim.of(path), zarr.store_of(path, layout)
     if claim is None or store is None:
         return None
     with remote.explained(claim.url, "write"):
@@ -361,7 +361,7 @@ def _in_place(store: zarr.Store, layout: Layout) -> StoreInPlace:
 
 def _without_chunks(part: Path, member: str) -> Any:
     """Return the array of a part file's store, as zarr has it."""
-    return zarr.library().open_array(store=str(whole_of(part)), path=member, mode="r")
+    return zarr.package().open_array(store=str(whole_of(part)), path=member, mode="r")
 
 
 def publish(part: Path) -> None:
