@@ -8,6 +8,6 @@
 =============  =====================================================================================
 
 The package is below the backends, whose kernels add words. `engine/fsum_scan.py` has the scan over
-all ranks, `job/plan.py` and `job/sweeps.py` the scan of files. `engine/digit_steps.py` has the
+all ranks, `job/plan.py` and `job/rounds.py` the scan of files. `engine/digit_steps.py` has the
 steps of a shard by digits.
 """

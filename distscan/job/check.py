@@ -119,7 +119,7 @@ def _sections(shard: Shard, *itemsizes: int) -> Iterator[_Section]:
         step = max(PIECE // max(itemsizes), extents.inner)
         yield _Section([*_pieces(plan, step)], extents.inner)
         return
-    for block in shard.blocks:
+    for block in plan.blocks_of_shard(shard.budget.chunk):
         pieces = [_Piece(0, chunk.size, 1, chunk.begins, chunk.box) for chunk in block]
         yield _Section(pieces, block.width, block)
 

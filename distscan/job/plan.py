@@ -1,7 +1,8 @@
 """The plan of a job, made before any work: the scan, each rank's shard, its chunks, its memory."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,11 @@ from .formats.interface import (
 )
 
 MIB = 1 << 20
+#: Rows of a rank in a round, at least: see ``JobPlan.turn``.
+ROWS = 64
+#: Bytes that are read at a time, at least, of a row that is divided among ranks. A read of so many
+#: takes ten times as long as its call.
+RUN = 1 << 16
 
 
 class JobPlan(NamedTuple):
@@ -53,6 +59,7 @@ class JobPlan(NamedTuple):
     fortran: bool  # whether the result is in Fortran order
     row: tuple[int, ...]  # the shape of a row of the scan; () if the source is flattened
     start: int  # the index of this rank's first element, as the source is read
+    turns: "Turns"  # how ranks that exchange totals share the elements of the source
     grain: int = 1  # chunks of a source of one axis begin at multiples of it
     whole: bool = False  # whether all chunks have whole tiles, because they are written
     tiles: "Tiles | None" = None  # those of this rank, if it reads and writes boxes
@@ -83,6 +90,7 @@ class JobPlan(NamedTuple):
             fortran=fortran,
             row=shape[1:],
             start=low * math.prod(shape[1:]),
+            turns=Turns(comm.size, comm.rank) if across else Turns(),
         )
 
     def divide(self, source: Source, target: Source, comm: Comm, *, has_state: bool) -> "JobPlan":
@@ -91,10 +99,15 @@ class JobPlan(NamedTuple):
         To decompress a tile on two ranks costs twice the time. Two writers of one tile would lose
         data. So shards begin where tiles do. Of an array of several axes, each rank scans some
         columns of tiles, and waits for no other rank. If that leaves more ranks without work, or
-        with a state, it scans some rows of tiles, in all columns.
+        with a state, it scans some rows of tiles, in all columns. Long rows of an array without
+        tiles are divided likewise.
         """
         tile = target.tile or source.tile
-        if not tile or math.prod(self.shape) == 0:
+        if math.prod(self.shape) == 0:
+            return self
+        if not tile and self.across and not self.fortran and not has_state:
+            tile = self._part_of_row(comm.size)
+        if not tile:
             return self
         if len(self.shape) > 1:
             tiles = Tiles.of(self.shape, tile, self.axis)
@@ -102,22 +115,54 @@ class JobPlan(NamedTuple):
             by_rows = has_state or min(rows, comm.size) > min(columns, comm.size)
             tiles = tiles.of_rank(comm, by_rows=by_rows, whole=bool(target.tile))
             across = by_rows and comm.size > 1
+            turns = Turns(comm.size, comm.rank, whole=bool(target.tile) or rows >= comm.size)
             return self._replace(
                 form=self.form._replace(extents=tiles.extents),
                 across=across,
                 goes_on=self.goes_on or across,
+                turns=turns if across else Turns(),
                 whole=bool(target.tile),
                 tiles=tiles,
             )
         (n,), flattened = self.shape, len(tile) > 1
         grain = min(tile[0] * math.prod(source.shape[1:]) if flattened else tile[0], n)
         low, high = bounds(n, comm.size, comm.rank, grain, whole=bool(target.tile))
+        whole = bool(target.tile) or -(-n // grain) >= comm.size
         return self._replace(
             form=self.form._replace(extents=Extents.of((high - low,), None)),
             start=low,
+            turns=self.turns._replace(grain=grain, whole=whole),
             grain=1 if flattened else grain,
             whole=bool(target.tile),
         )
+
+    def _part_of_row(self, ranks: int) -> tuple[int, ...]:
+        """Return the shape of a part of a row: the shortest run of bytes that is read at a time.
+
+        It is () if some ranks would have no part.
+        """
+        lengths, run = [1] * len(self.shape), max(1, RUN // self.types.x.itemsize)
+        for i in range(len(self.shape) - 1, 0, -1):
+            lengths[i] = min(self.shape[i], run)
+            run = -(-run // self.shape[i])
+        parts = math.prod(-(-self.shape[i] // lengths[i]) for i in range(1, len(self.shape)))
+        return tuple(lengths) if parts >= ranks else ()
+
+    def rows_of_chunk(self, elements: int) -> int:
+        """Return the rows of a chunk of so many elements, about."""
+        rows = elements // max(1, self.form.extents.inner)
+        return max(1, rows, 0 if self.tiles is None else self.tiles.tile[self.axis])
+
+    def turn(self, chunk: int) -> int:
+        """Return the number of chunks of a rank in a round, if there is memory for them.
+
+        An exchange of rows takes as long as the scan of some rows, so a round has many. Ranks that
+        decompress tiles have whole ones.
+        """
+        if not self.across:
+            return 1
+        rows = 1 if self.form.extents.inner == 1 else -(-ROWS // self.rows_of_chunk(chunk))
+        return max(rows, -(-self.turns.grain // chunk) if self.tiles is None else 1)
 
     @property
     def fewest(self) -> int:
@@ -126,16 +171,32 @@ class JobPlan(NamedTuple):
             return math.prod(self.tiles.tile)
         return self.grain if self.whole else 1
 
-    def blocks(self, most: int) -> "list[Block]":
-        """Return the blocks of this rank's shard whose chunks have at most ``most`` elements."""
+    def blocks(self, most: int, turn: int) -> "list[Block]":
+        """Return the blocks of the scan: this rank's chunks have at most ``most`` elements.
+
+        If ranks exchange totals, each has ``turn`` chunks in a round.
+        """
+        if not self.across:
+            return self.blocks_of_shard(most)
+        extents, turns = self.form.extents, self.turns._replace(chunks=turn)
+        shape = math.prod(self.shape) // max(1, extents.inner), *extents.shape[1:]
+        every_row = self.tiles and self.tiles.of_all_ranks
+        return self._blocks(most, Extents.of(shape, extents.axis), 0, every_row, turns)
+
+    def blocks_of_shard(self, most: int) -> "list[Block]":
+        """Return the blocks of this rank's shard, which is one part of the array."""
+        return self._blocks(most, self.form.extents, self.start, self.tiles, Turns())
+
+    def _blocks(
+        self, most: int, extents: Extents, start: int, tiles: "Tiles | None", turns: "Turns"
+    ) -> "list[Block]":
         assert most >= self.fewest or not self.whole, "a part of a tile would be written"
-        reverse = self.form.reverse
-        if self.tiles is not None:
-            blocks = self.tiles.blocks(most, goes_on=self.goes_on, reverse=reverse)
-            none = Block(Extents.of((0,), None), 1, 0, 1, goes_on=self.goes_on, reverse=reverse)
-            return blocks or [none]  # other ranks have all columns
+        order = Order(self.goes_on, self.form.reverse, turns)
+        if tiles is not None:
+            none = Block(Extents.of((0,), None), 1, (0, 1), order)
+            return tiles.blocks(most, order) or [none]  # other ranks have all columns
         grain = self.grain if most >= self.grain else 1  # there is no memory for it
-        return cut(self.form.extents, most - most % grain, goes_on=self.goes_on, reverse=reverse)
+        return cut(extents, start, most - most % grain, order)
 
     def by(self, scan: ScanOptions, gpu: int | None, ranks: int) -> "JobPlan":
         """Return the same plan by the operator of ``scan``, and on a GPU."""
@@ -232,20 +293,78 @@ def by_window(
 # ---- chunks: the pieces in which a rank reads, scans and writes its shard -------------------
 
 
-class Chunk(NamedTuple):
-    """A piece [outer, n, inner] of a shard, scanned along n.
+class Turns(NamedTuple):
+    """How ranks share the rows of an array: in turns, some chunks each, round after round.
 
-    Its rows [inner] are ``pitch`` elements apart in the file. They are neighbours, unless the chunk
-    has a part of the shard's columns.
+    ::
+
+        rows of the array    | 0: a a | 1: b b | 2: c c | 0: d d | 1: e e | 2: f |
+                             '------ a round -----------'------ the last round --'
     """
 
-    start: int  # the index of its first element in the shard, as it lies in the file
+    size: int = 1  # ranks
+    rank: int = 0
+    chunks: int = 1  # of a rank in a round
+    grain: int = 1  # parts of a round begin at multiples of it, if there is one for each rank
+    whole: bool = False  # whether they always do
+
+    def rounds(self, n: int, length: int, *, reverse: bool) -> Iterator[list["Cut"]]:
+        """Yield this rank's chunks of each round of ``n`` rows, in the order of the scan.
+
+        A chunk has at most ``length`` rows. In a round, all ranks have the same number of chunks,
+        perhaps empty ones.
+
+        >>> rounds = Turns(size=2, rank=1, chunks=2).rounds(7, 1, reverse=False)
+        >>> [[(cut.low, cut.high) for cut in cuts] for cuts in rounds]
+        [[(2, 3), (3, 4)], [(6, 7), (7, 7)]]
+        """
+        part = self.chunks * length
+        grain = self.grain if part >= self.grain else 1
+        step = (part - part % grain) * self.size
+        firsts = range(0, n, step)
+        for first in reversed(firsts) if reverse else firsts:
+            rows = min(step, n - first)
+            low, high = bounds(rows, self.size, self.rank, grain, whole=self.whole)
+            cuts = [Cut(first + a, first + b) for a, b in chunks(low, high, length)]
+            _, longest = bounds(rows, self.size, 0, grain, whole=self.whole)
+            cuts += [Cut(first + high, first + high)] * (-(-longest // length) - len(cuts))
+            cuts, last_rank = cuts[::-1] if reverse else cuts, 0 if reverse else self.size - 1
+            while bounds(rows, self.size, last_rank, grain, whole=self.whole)[0] == rows:
+                last_rank -= 1
+            yield [*cuts[:-1], cuts[-1]._replace(last_rank=last_rank)]
+
+
+class Cut(NamedTuple):
+    """The rows of a chunk."""
+
+    low: int
+    high: int
+    last_rank: int = -1  # of a round, in its last chunk: the last rank with rows, as the scan goes
+
+
+class Order(NamedTuple):
+    """The order in which the chunks of a block are scanned."""
+
+    goes_on: bool  # whether the scan goes on from chunk to chunk
+    reverse: bool
+    turns: Turns = Turns()
+
+
+class Chunk(NamedTuple):
+    """A piece [outer, n, inner] of an array, scanned along n.
+
+    Its rows [inner] are ``pitch`` elements apart in the file. They are neighbours, unless the chunk
+    has a part of the columns.
+    """
+
+    start: int  # the index of its first element, as it lies in the file
     outer: int
     n: int
     inner: int
     pitch: int
     begins: bool  # whether scans of this rank begin with it, else it goes on from the one before
     whole: bool  # whether it is independent of all other chunks
+    last_rank: int = 0  # of the round that ends with it: see ``Cut``
     box: Box | None = None  # its place in the array, if the job reads and writes boxes
 
     @property
@@ -263,7 +382,7 @@ class Chunk(NamedTuple):
         return Extents.of((self.n,), None)
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the runs of neighbours: (index in the shard, first and last index in the chunk).
+        """Yield the runs of neighbours: (index in the file, first and last index in the chunk).
 
         >>> list(Chunk(3, 1, 2, 4, pitch=10, begins=True, whole=True).runs())
         [(3, 0, 4), (13, 4, 8)]
@@ -276,14 +395,14 @@ class Chunk(NamedTuple):
             yield self.start + row * self.pitch, low, low + self.inner
 
 
-def cut(extents: Extents, most: int, *, goes_on: bool, reverse: bool) -> list["Block"]:
-    """Return the blocks of a shard whose chunks have at most ``most`` elements.
+def cut(extents: Extents, start: int, most: int, order: Order) -> list["Block"]:
+    """Return the blocks of an array whose chunks have at most ``most`` elements.
 
-    ``goes_on`` says that the scan goes on from shard to shard. All ranks then have the same number
-    of blocks.
+    The array begins with element ``start`` of the file. If ranks take turns, all of them have the
+    same number of blocks.
 
     >>> extents = Extents.of((5,), None)
-    >>> (block,) = cut(extents, 2, goes_on=True, reverse=True)
+    >>> (block,) = cut(extents, 0, 2, Order(goes_on=True, reverse=True))
     >>> [(chunk.start, chunk.size) for chunk in block]
     [(4, 1), (2, 2), (0, 2)]
     """
@@ -291,40 +410,44 @@ def cut(extents: Extents, most: int, *, goes_on: bool, reverse: bool) -> list["B
     width = min(inner, most)
     # Columns are independent. A row that is longer than a chunk is cut into as few blocks.
     width = -(-inner // -(-inner // width))
-    return [
-        Block(extents, most, low, high - low, goes_on=goes_on, reverse=reverse)
-        for low, high in chunks(0, inner, width)
-    ]
+    return [Block(extents, most, columns, order, start) for columns in chunks(0, inner, width)]
 
 
 class Block:
-    """Some columns of a shard: their chunks, in the order of the scan."""
+    """Some columns of an array: this rank's chunks of them, in the order of the scan."""
 
     def __init__(
-        self, extents: Extents, most: int, column: int, width: int, *, goes_on: bool, reverse: bool
+        self, extents: Extents, most: int, columns: tuple[int, int], order: Order, start: int = 0
     ) -> None:
-        """``column`` is the first of ``width``; a chunk has at most ``most`` elements."""
-        self.extents, self.most, self.goes_on, self.reverse = extents, most, goes_on, reverse
-        self.column, self.width = column, width
+        """``columns`` are the first and the last; a chunk has at most ``most`` elements.
+
+        The array begins with element ``start`` of the file.
+        """
+        self._extents, self._start, self._most, self._order = extents, start, most, order
+        self.column, self.width = columns[0], columns[1] - columns[0]
 
     def __iter__(self) -> Iterator[Chunk]:
-        outer, n, inner = self.extents.outer, self.extents.length, self.extents.inner
+        outer, n, inner = self._extents.outer, self._extents.length, self._extents.inner
         if outer * n == 0:
             return
-        length = max(1, min(n, self.most // self.width))
+        length = max(1, min(n, self._most // self.width))
+        goes_on, reverse, turns = self._order
         # Whole columns of several matrices fit into a chunk only if all columns do.
-        fit = length == n and self.width == inner and not self.goes_on
-        height = max(1, self.most // (n * inner)) if fit else 1
+        fit = length == n and self.width == inner and not goes_on
+        height = max(1, self._most // (n * inner)) if fit else 1
         for top, bottom in chunks(0, outer, height):
-            for low, high in self._cuts(length):
+            for low, high, last_rank in chain.from_iterable(
+                turns.rounds(n, length, reverse=reverse)
+            ):
                 yield Chunk(
-                    (top * n + low) * inner + self.column,
+                    self._start + (top * n + low) * inner + self.column,
                     bottom - top,
                     high - low,
                     self.width,
                     inner,
-                    high == n if self.reverse else low == 0,
-                    length == n and not self.goes_on,
+                    high == n if reverse else low == 0,
+                    length == n and not goes_on,
+                    last_rank,
                 )
 
     def __len__(self) -> int:
@@ -334,15 +457,6 @@ class Block:
     def of_row(self, row: NDArray[Any]) -> NDArray[Any]:
         """Return the part of a row [inner] of the array that has these columns: a view."""
         return row[self.column : self.column + self.width]
-
-    def _cuts(self, length: int) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last row of each chunk, in the order of the scan."""
-        n = self.extents.length
-        if not self.reverse:
-            yield from chunks(0, n, length)
-            return
-        for low in range((n - 1) // length * length, -1, -length):
-            yield low, min(low + length, n)
 
 
 # ---- tiles: boxes that are stored, and perhaps compressed, each for itself -------------------
@@ -400,7 +514,12 @@ class Tiles(NamedTuple):
         width = sum(math.prod(high - low for low, high in box) for box in self._boxes(1))
         return Extents.of((self.rows[1] - self.rows[0], width), 0)
 
-    def blocks(self, most: int, *, goes_on: bool, reverse: bool) -> list["Block"]:
+    @property
+    def of_all_ranks(self) -> "Tiles":
+        """The tiles in the same columns and all rows."""
+        return self._replace(rows=(0, self.shape[self.axis]))
+
+    def blocks(self, most: int, order: Order) -> list["Block"]:
         """Return blocks of columns of tiles, whose chunks have at most ``most`` elements.
 
         Chunks have whole tiles, unless a tile has more elements.
@@ -408,7 +527,7 @@ class Tiles(NamedTuple):
         size, column, blocks = math.prod(self.tile), 0, list[Block]()
         for columns in self._boxes(max(1, most // size)):
             for box in _halves(columns, most):
-                block = BoxBlock(self, box, most, column, goes_on=goes_on, reverse=reverse)
+                block = BoxBlock(self, box, most, column, order)
                 column += block.width
                 blocks.append(block)
         return blocks
@@ -451,22 +570,21 @@ class BoxBlock(Block):
         bounds: tuple[tuple[int, int], ...],
         most: int,
         column: int,
-        *,
-        goes_on: bool,
-        reverse: bool,
+        order: Order,
     ) -> None:
         """``bounds`` are those of the columns, along the axes that are not scanned."""
         self._tiles, self._bounds = tiles, bounds
         width = math.prod(high - low for low, high in bounds)
         extents = Extents.of((tiles.rows[1] - tiles.rows[0], width), 0)
-        super().__init__(extents, most, column, width, goes_on=goes_on, reverse=reverse)
+        super().__init__(extents, most, (column, column + width), order)
 
     def __iter__(self) -> Iterator[Chunk]:
-        n, axis, first = self.extents.length, self._tiles.axis, self._tiles.rows[0]
-        height = self._tiles.tile[axis]
-        length = self.most // self.width
-        length -= length % height if length >= height else 0
-        for low, high in self._cuts(length):
+        n, axis, first = self._extents.length, self._tiles.axis, self._tiles.rows[0]
+        length, height = self._most // self.width, self._tiles.tile[axis]
+        goes_on, reverse, turns = self._order
+        if length >= height:
+            length, turns = length - length % height, turns._replace(grain=height)
+        for low, high, last_rank in chain.from_iterable(turns.rounds(n, length, reverse=reverse)):
             rows = (first + low, first + high)
             yield Chunk(
                 low * self.width,
@@ -474,8 +592,9 @@ class BoxBlock(Block):
                 high - low,
                 self.width,
                 self.width,
-                high == n if self.reverse else low == 0,
-                length >= n and not self.goes_on,
+                high == n if reverse else low == 0,
+                length >= n and not goes_on,
+                last_rank,
                 Box((*self._bounds[:axis], rows, *self._bounds[axis:]), axis),
             )
 
@@ -499,18 +618,18 @@ class Budget(NamedTuple):
         The threads that read and that write. 0: the rank's own thread does.
     slots
         The number of chunks on the device at a time.
-    resident
-        Whether the whole shard stays on the device.
     window
         Bytes of memory for what a source keeps: ``Source.reading``.
+    turn
+        The number of chunks of a rank in a round: see ``Turns``.
     """
 
     chunk: int
     readers: int
     writers: int
     slots: int
-    resident: bool
     window: int = 0
+    turn: int = 1
 
 
 #: Bytes of a chunk on CPUs: it stays in the caches. With 1 MiB a scan of float64 took twice as
@@ -531,7 +650,7 @@ def decide_budget(
     in_place: bool,
     gpu: bool,
     threads: int,
-    sweeps: int,
+    turn: Callable[[int], int],
     parallel: bool,
     limit: int | None,
     free_host: int,
@@ -547,6 +666,7 @@ def decide_budget(
     ``size`` is the number of elements of its shard; ``element``, ``result`` and ``mark`` are the
     bytes of an element, of a result, and of a flag or a key, 0 without segments. Results are
     ``in_place`` if their type is that of elements. ``threads`` are those that the rank may use.
+    ``turn`` returns the number of chunks that a round of ranks should have for each of them.
     ``parallel`` says that several threads write faster than one.
     ``limit`` is the caller's, in bytes, for the host and for the GPU each. ``free_host`` and
     ``free_device`` are this rank's shares of what is free.
@@ -596,7 +716,8 @@ def decide_budget(
                 f"{fewest * item} bytes of each rank, and there are {min(host, device)}"
             )
     if size <= chunk:  # one chunk has nothing that could overlap
-        readers, writers, slots = 0, 0, 1
-    resident = size * (element + mark) + (0 if in_place else slots * chunk * result)
+        return Budget(chunk, 0, 0, 1, window)
     room = device if gpu else device - requests * chunk * large
-    return Budget(chunk, readers, writers, slots, sweeps > 1 and resident <= room, window)
+    more = max(0, room // (chunk * item) - slots)
+    chunks = min(turn(chunk), 1 + more, -(-size // chunk))
+    return Budget(chunk, readers, writers, slots + chunks - 1, window, chunks)

@@ -7,7 +7,7 @@ journal on its way.
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -53,14 +53,23 @@ class State(NamedTuple):
         value = None if self.value is None else self.value.tolist()
         return f"{digest(repr((value, self.key)).encode()):016x}"
 
-    def before(self, block: Block) -> tuple[NDArray[Any] | None, Edges | None]:
-        """Return the value and the edges before a block, as ``Carry.start`` takes them."""
+    @classmethod
+    def after(cls, carry: Carry) -> "State":
+        """Return the state of a running value."""
+        return cls(carry.value, None if carry.edges is None else carry.edges.leaves)
+
+    def start(self, carry: Carry) -> None:
+        """Let a running value begin with this state."""
+        carry.start(self.value, None if self.key is None else Edges(self.key, self.key))
+
+    def of_columns(self, block: Block) -> "State":
+        """Return the state of the columns of a block."""
         value = self.value
         if value is not None and value.ndim > 0:
             value = block.of_row(value).ravel()
             if block.width == 1:  # a column is scanned as an array of one axis
                 value = value.reshape(())
-        return value, None if self.key is None else Edges(self.key, self.key)
+        return self._replace(value=value)
 
 
 def load_state(job: Any, scan: ScanOptions, plan: JobPlan) -> State:
@@ -90,19 +99,18 @@ def _read_state(
         return State()
     check_terms(path, contents, terms, remedy)
     with decoding(path, remedy):
-        value, key = array_of_json(contents["value"]), array_of_json(contents["key"])
-        if value is not None:
-            if (value.dtype.kind, value.shape) != (dtype.kind, shape):
-                raise ValueError(f"its value is {value.dtype} of shape {value.shape}")
-            value = dtypes.cast(value, dtype)  # CPUs and GPUs accumulate float32 differently
-        return State(value, None if key is None else key[()])
+        state = state_of_json(contents)
+        if state.value is None:
+            return state
+        if (state.value.dtype.kind, state.value.shape) != (dtype.kind, shape):
+            raise ValueError(f"its value is {state.value.dtype} of shape {state.value.shape}")
+        # CPUs and GPUs accumulate float32 differently.
+        return state._replace(value=dtypes.cast(state.value, dtype))
 
 
 def state_text(scan: ScanOptions, plan: JobPlan, end: State) -> str:
     """Return the contents of the file of ``--state`` at the end of a job."""
-    value = None if end.value is None else np.asarray(end.value)
-    contents = {"value": array_to_json(value), "key": array_to_json(end.key)}
-    return seal({"terms": _state_terms(scan, plan)} | contents)
+    return seal({"terms": _state_terms(scan, plan)} | state_to_json(end))
 
 
 def _state_terms(scan: ScanOptions, plan: JobPlan) -> dict[str, Any]:
@@ -134,26 +142,27 @@ class BlockProgress(NamedTuple):
     """How far a rank has come in a block of columns."""
 
     block: int = 0
-    reduced: int = 0  # chunks
-    total: dict[str, Any] | None = None  # the carry after these
-    reduced_input: Digests = ()  # of all chunks that were reduced, in all blocks
-    scanned: int = 0  # chunks that are written, too
-    carry: dict[str, Any] | None = None  # the carry after these
-    scanned_input: Digests = ()  # of all chunks that were scanned, in all blocks
+    scanned: int = 0  # chunks that are scanned and written
+    state: dict[str, Any] | None = None  # the state after these; of all ranks, after their round
+    input: Digests = ()  # of this rank's chunks so far, in all blocks
 
-    def next_block(self) -> "BlockProgress":
-        """Return the progress at the beginning of the next block."""
-        inputs: Any = {"reduced_input": self.reduced_input, "scanned_input": self.scanned_input}
-        return BlockProgress(self.block + 1, **inputs)
+    def of_block(self, block: int) -> "BlockProgress":
+        """Return the progress in a block, perhaps none yet."""
+        return self if self.block >= block else BlockProgress(block, input=self.input)
 
 
 class Journal:
     """The journal of one rank."""
 
-    def __init__(self, part: Path, rank: int, terms: dict[str, Any], chunk: int) -> None:
-        """``terms`` must be the same when the job is resumed; ``chunk`` is recorded."""
+    def __init__(self, part: Path, rank: int, terms: dict[str, Any], budget: Budget) -> None:
+        """``terms`` must be the same when the job is resumed; the chunks of ``budget``, too."""
         self.path, self.remedy = journal_path(part, rank), _remedy(part)
-        self._contents = {"terms": terms, "journal": self.path.name, "chunk": chunk}
+        self._contents = {
+            "terms": terms,
+            "journal": self.path.name,
+            "chunk": budget.chunk,
+            "turn": budget.turn,
+        }
         self._next = monotonic() + PERIOD
         self.progress = BlockProgress()
         self._operator = ""
@@ -179,10 +188,13 @@ class Journal:
             )
         self._operator = text
 
-    def restore(self, value: dict[str, Any], carry: Carry) -> None:
-        """Give ``carry`` a running value of the journal."""
+    def state_after(self, progress: BlockProgress, dtype: np.dtype[Any]) -> State:
+        """Return the state of a journal, whose value has a type."""
         with decoding(self.path, self.remedy):
-            restore_carry(value, carry)
+            state = state_of_json(progress.state)
+            if state.value is not None and state.value.dtype != dtype:
+                raise ValueError(f"its running value is {state.value.dtype}, and not {dtype}")
+            return state
 
     def record(self, progress: BlockProgress) -> None:
         """Write a record of chunks, which must be on the disk."""
@@ -198,6 +210,7 @@ class JournalRecord(NamedTuple):
     """The contents of a journal."""
 
     chunk: int
+    turn: int
     operator: str
     progress: BlockProgress
 
@@ -216,10 +229,11 @@ def load_journal(part: Path, rank: int, terms: dict[str, Any]) -> JournalRecord 
         if contents["journal"] != path.name:
             raise ValueError(f"it is {contents['journal']}")
         progress = BlockProgress(**contents["progress"])
-        progress = progress._replace(
-            reduced_input=tuple(progress.reduced_input), scanned_input=tuple(progress.scanned_input)
-        )
-        return JournalRecord(int(contents["chunk"]), str(contents["operator"]), progress)
+        progress = progress._replace(input=tuple(progress.input))
+        if progress.state is not None:
+            state_of_json(progress.state)  # another rank's is used, if that has come less far
+        chunk, turn = int(contents["chunk"]), int(contents["turn"])
+        return JournalRecord(chunk, turn, str(contents["operator"]), progress)
 
 
 def check_journals(part: Path, terms: dict[str, Any]) -> None:
@@ -283,23 +297,29 @@ def open_journal(
     Also return the memory of the job, with chunks of one size on all ranks; collective.
     """
     if not job.run.resume:
-        return None, budget._replace(chunk=min(comm.allgather(budget.chunk)))
+        return None, _same_chunks(comm.allgather((budget.chunk, budget.turn)), budget)
     kernels = comm.allgather(same.bound.kernels)
     with agreed(comm):
         terms = same.to_json(kernels)
         record = load_journal(part, comm.rank, terms)
         if comm.rank == 0:
             check_journals(part, terms)
-    chunks = [chunk for chunk in comm.allgather(record and record.chunk) if chunk is not None]
+    records = comm.allgather(record and (record.chunk, record.turn))
+    recorded = [each for each in records if each is not None]
     with agreed(comm):
-        if len(set(chunks)) > 1:
+        if len(set(recorded)) > 1:
             raise ValueError(f"the journals of {part} are of different jobs; remove {part}*")
-    chunk = chunks[0] if chunks else min(comm.allgather(budget.chunk))
-    journal = Journal(part, comm.rank, terms, chunk)
+    budget = _same_chunks(recorded or comm.allgather((budget.chunk, budget.turn)), budget)
+    journal = Journal(part, comm.rank, terms, budget)
     if record is not None:
         journal.resume(record)
-        budget = budget._replace(resident=False)  # the first sweep does not read all chunks again
-    return journal, budget._replace(chunk=chunk)
+    return journal, budget
+
+
+def _same_chunks(ranks: Sequence[tuple[int, int]], budget: Budget) -> Budget:
+    """Return the memory of a rank with chunks and turns of one size on all ranks."""
+    chunk, turn = (min(each) for each in zip(*ranks, strict=True))
+    return budget._replace(chunk=chunk, turn=turn, slots=max(budget.slots, turn))
 
 
 # ---- files with a digest --------------------------------------------------------------------
@@ -419,24 +439,12 @@ def array_of_json(text: list[Any] | None) -> NDArray[Any] | None:
     return np.frombuffer(b64decode(data, validate=True), dtype).reshape(shape).copy()
 
 
-def carry_to_json(carry: Carry) -> dict[str, Any]:
-    """Return the running value of a shard in a form that JSON has."""
-    edges = None if carry.edges is None else [array_to_json(edge) for edge in carry.edges]
-    return {
-        "value": array_to_json(carry.value),
-        "edges": edges,
-        "head": bool(carry.head),
-        "empty": bool(carry.empty),
-    }
+def state_to_json(state: State) -> dict[str, Any]:
+    """Return a state in a form that JSON has."""
+    return {"value": array_to_json(state.value), "key": array_to_json(state.key)}
 
 
-def restore_carry(saved: dict[str, Any], carry: Carry) -> None:
-    """Give ``carry`` a running value as ``carry_to_json`` writes it; raise if it is none."""
-    edges, value = saved["edges"], array_of_json(saved["value"])
-    if value is not None and value.dtype != carry.dtype:
-        raise ValueError(f"its running value is {value.dtype}, and not {carry.dtype}")
-    if edges is not None:
-        enters, leaves = (array_of_json(edge) for edge in edges)
-        edges = Edges(enters[()], leaves[()])  # type: ignore[index]
-    carry.start(value, edges)
-    carry.head, carry.empty = bool(saved["head"]), bool(saved["empty"])
+def state_of_json(saved: Any) -> State:
+    """Return the state that ``state_to_json`` has described; raise if it is none."""
+    value, key = array_of_json(saved["value"]), array_of_json(saved["key"])
+    return State(value, None if key is None else key[()])

@@ -1,8 +1,6 @@
-"""One rank's shard of a job, and the sweeps over its chunks. No MPI.
+"""One rank's chunks of a job: how they are read, scanned and written. No MPI.
 
-A sweep reads the chunks in the order of the scan. The first one finds the total of the shard, if
-other ranks need it. The last one scans the chunks and writes them. Chunks are read, scanned and
-written at once::
+Chunks are read, scanned and written at once, in the order of the scan::
 
     readers, one thread each           this thread                  writers, one thread each
     file -> host -> device     ->      reduce, scan        ->       device -> host -> file
@@ -41,7 +39,7 @@ T = TypeVar("T")
 class Carry:
     """The combination of all elements so far, 0-d or [inner]; with segments, of the last segment's.
 
-    It begins without a value, or with that of the elements before the shard. After the last chunk
+    It begins without a value, or with that of the elements before. After a rank's chunks of a round
     it is the total of all these, and a ``Pending`` for the exchange of totals between ranks.
 
     ``first``, which comes before the first element and before each segment (see ``Form``), is part
@@ -189,49 +187,9 @@ class Slot:
         self.x, self.out, self.marks = x, out, marks  # marks: flags or keys
 
 
-class Ring:
-    """Slots that are used again and again, for chunks of at most as many elements as they have."""
-
-    def __init__(self, slots: Iterable[Slot]) -> None:
-        self._free = deque(slots)
-
-    def acquire(self, chunk: Chunk) -> Slot | None:
-        """Return the slot that has been free the longest."""
-        return self._free.popleft() if self._free else None
-
-    def release(self, slot: Slot) -> None:
-        """Take a slot back."""
-        self._free.append(slot)
-
-
-class Resident:
-    """Slots that are parts of a shard, which stays in memory from one sweep to the next.
-
-    Results are in place, or in the slots of ``results``.
-    """
-
-    def __init__(self, shard: Any, marks: Any, results: Ring, *, in_place: bool) -> None:
-        self._shard, self._marks = shard, marks
-        self._results, self._in_place = results, in_place
-
-    def acquire(self, chunk: Chunk) -> Slot | None:
-        """Return the part of the shard for a chunk, with memory for its result."""
-        low = chunk.start // chunk.pitch * chunk.inner
-        high = low + chunk.size
-        x, marks = self._shard[low:high], None if self._marks is None else self._marks[low:high]
-        if self._in_place:
-            return Slot(x, x, marks)
-        result = self._results.acquire(chunk)
-        return None if result is None else Slot(x, result.out, marks)
-
-    def release(self, slot: Slot) -> None:
-        """Take back the memory for a result."""
-        if not self._in_place:
-            self._results.release(slot)
-
-
-Slots = Ring | Resident  # of a sweep; ``acquire`` returns None if all memory is in use
 Stage = Callable[[Chunk, Slot], None]
+#: A stage after which some chunks leave: none before the last one of a round, all of them then.
+RoundStage = Callable[[Chunk, Slot], Iterable[tuple[Chunk, Slot]]]
 
 
 class Pipeline:
@@ -245,18 +203,18 @@ class Pipeline:
     def run(
         self,
         chunks: Iterable[Chunk],
-        slots: Slots,
-        read: Stage | None,
-        scan: Stage,
+        slots: deque[Slot],
+        read: Stage,
+        scan: RoundStage,
         write: Stage | None,
         *,
         written: Callable[[], None] = lambda: None,
     ) -> None:
         """Read, scan and write chunks, each stage in their order; return when all is written.
 
-        ``scan`` is called by this thread, the other stages by threads of their own. An exception of
-        a stage is raised here. Without ``read``, the chunks are in their slots already. ``written``
-        is called by this thread when the next chunk in order is written.
+        ``slots`` are free, at least as many as a round has chunks. ``scan`` is called by this
+        thread, the other stages by threads of their own. An exception of a stage is raised here.
+        ``written`` is called by this thread when the next chunk in order is written.
         """
         leaving: deque[tuple[Slot, Result[None]]] = deque()
 
@@ -264,24 +222,23 @@ class Pipeline:
             while len(leaving) > most:
                 slot, done = leaving.popleft()
                 done.result()
-                slots.release(slot)
+                slots.append(slot)
                 written()
 
         for arrived in self._arriving(chunks, slots, read):
             if arrived is None:  # all slots are in use
                 leave(len(leaving) - 1)
                 continue
-            chunk, slot = arrived
-            scan(chunk, slot)
-            if write is None:
-                slots.release(slot)
-            else:
-                leaving.append((slot, self._writers.submit(write, chunk, slot)))
-                leave(2 * self._writers.number)
+            for chunk, slot in scan(*arrived):
+                if write is None:
+                    slots.append(slot)
+                else:
+                    leaving.append((slot, self._writers.submit(write, chunk, slot)))
+                    leave(2 * self._writers.number)
         leave(0)
 
     def _arriving(
-        self, chunks: Iterable[Chunk], slots: Slots, read: Stage | None
+        self, chunks: Iterable[Chunk], slots: deque[Slot], read: Stage
     ) -> Iterator[tuple[Chunk, Slot] | None]:
         """Yield the chunks that have been read, with their slots; None if no slot is free."""
         ahead: deque[tuple[Chunk, Slot, Result[None]]] = deque()
@@ -289,11 +246,9 @@ class Pipeline:
         chunk = next(coming, None)
         most = max(1, 2 * self._readers.number)
         while chunk is not None or ahead:
-            while chunk is not None and len(ahead) < most and (slot := slots.acquire(chunk)):
-                arrived = (
-                    ReadyResult(None) if read is None else self._readers.submit(read, chunk, slot)
-                )
-                ahead.append((chunk, slot, arrived))
+            while chunk is not None and len(ahead) < most and slots:
+                slot = slots.popleft()
+                ahead.append((chunk, slot, self._readers.submit(read, chunk, slot)))
                 chunk = next(coming, None)
             if not ahead:
                 yield None
@@ -308,7 +263,7 @@ class Pipeline:
         self._writers.close()
 
 
-# ---- the sweeps -----------------------------------------------------------------------------
+# ---- the stages of a chunk ------------------------------------------------------------------
 
 
 class Shard:
@@ -334,18 +289,10 @@ class Shard:
         self.digests, self._digests = digests, dict[Chunk, Digests]()
         self.plan, self.budget, self.timeline = plan, budget, timeline
         self._memory, self._source, self._marks, self._put = memory, source, marks, put
-        types, extents = plan.types, plan.form.extents
-        self.blocks = plan.blocks(budget.chunk)
+        self.blocks = plan.blocks(budget.chunk, budget.turn)
         self._lanes, self._scans = threading.local(), dict[tuple[Extents, Strategy], ShardScan]()
-        self._in_place = types.x == types.out
-        self._largest = min(budget.chunk, extents.size)
-        ring = Ring(self._allocate(budget.slots))
-        self._slots: Slots = ring
-        if budget.resident:
-            elements = memory.empty(extents.size, types.x)
-            flags = self._empty_marks(extents.size)
-            self._slots = Resident(elements, flags, ring, in_place=self._in_place)
-        self._arrived = False  # whether the whole shard is in memory
+        self._largest = min(budget.chunk, source.n)
+        self._slots = deque(self._slot() for _ in range(budget.slots))
         self._resources = ExitStack()
 
     def open(self) -> None:
@@ -369,26 +316,20 @@ class Shard:
     def __exit__(self, *raised: Any) -> None:
         self._resources.__exit__(*raised)
 
-    def _allocate(self, number: int) -> Iterator[Slot]:
-        for _ in range(number):
-            if self._in_place and self.budget.resident:
-                return
-            out = self._memory.empty(self._largest, self.plan.types.out)
-            if self.budget.resident:
-                yield Slot(None, out)
-                continue
-            x = out if self._in_place else self._memory.empty(self._largest, self.plan.types.x)
-            yield Slot(x, out, self._empty_marks(self._largest))
-
-    def _empty_marks(self, n: int) -> Any:
-        dtype = self.plan.scan.segments
-        return None if dtype is None else self._memory.empty(n, dtype.newbyteorder("="))
+    def _slot(self) -> Slot:
+        """Allocate the memory of a chunk."""
+        types, marks = self.plan.types, self.plan.scan.segments
+        out = self._memory.empty(self._largest, types.out)
+        x = out if types.x == types.out else self._memory.empty(self._largest, types.x)
+        if marks is None:
+            return Slot(x, out)
+        return Slot(x, out, self._memory.empty(self._largest, marks.newbyteorder("=")))
 
     @property
     def links(self) -> int:
-        """The most chunks that one scan goes through."""
-        if self.plan.tiles is not None:
-            return max(map(len, self.blocks))
+        """The most chunks that one scan goes through, on all ranks."""
+        if self.plan.tiles is not None or self.plan.across:
+            return max(map(len, self.blocks)) * self.plan.turns.size
         extents = self.plan.form.extents
         return -(-extents.length * extents.inner // self.budget.chunk)
 
@@ -401,68 +342,41 @@ class Shard:
         """Return the bytes of the source in the columns before a block."""
         return self.nbytes * block.column // max(self.plan.form.extents.inner, 1)
 
-    # ---- sweeps ----
+    # ---- stages of this thread ----
 
     def look(
         self, chunks: Iterable[Chunk], note: Callable[[Any], None], done: Callable[[Chunk], None]
     ) -> None:
         """Read chunks, and call ``note`` with the elements of each; then ``done``."""
 
-        def look(chunk: Chunk, slot: Slot) -> None:
-            with self.timeline("reduce", chunk.size * self.plan.types.x.itemsize):
-                note(slot.x[: chunk.size])
+        def look(chunk: Chunk, slot: Slot) -> Iterator[tuple[Chunk, Slot]]:
+            if chunk.size > 0:
+                with self.timeline("reduce", chunk.size * self.plan.types.x.itemsize):
+                    note(slot.x[: chunk.size])
             done(chunk)
+            yield chunk, slot
 
-        self._pipeline.run(chunks, self._slots, self._read, look, None)
-        self._arrived = isinstance(self._slots, Resident) and [chunks] == self.blocks
+        self._pipeline.run(chunks, self._slots.copy(), self._read, look, None)
 
-    def reduce(self, chunks: Iterable[Chunk], carry: Carry, done: Callable[[Chunk], None]) -> None:
-        """Read chunks, and combine their totals into ``carry``; ``done`` is called for each."""
+    def scan(self, chunks: Iterable[Chunk], scan: RoundStage, written: Callable[[], None]) -> None:
+        """Read, scan and write chunks; ``written`` is called when the next one is written."""
+        self._pipeline.run(
+            chunks, self._slots.copy(), self._read, scan, self._write, written=written
+        )
 
-        def reduce(chunk: Chunk, slot: Slot) -> None:
-            scan = self._scan_of(chunk, "reduce-scan")
-            with self.timeline("reduce", chunk.size * self.plan.types.x.itemsize):
-                carry.advance(scan.steps.begin(*_cut(slot, chunk.size)))
-            done(chunk)
+    def begin(self, chunk: Chunk, slot: Slot, *, again: bool = False) -> Pending:
+        """Begin the scan of a chunk: find its total.
 
-        self._pipeline.run(chunks, self._slots, self._unless(self._arrived), reduce, None)
-
-    def scan(
-        self,
-        chunks: Iterable[Chunk],
-        carry: Carry,
-        begin: Callable[[], None],
-        done: Callable[[Chunk], None],
-        written: Callable[[], None],
-    ) -> None:
-        """Read, scan and write chunks, seeded with ``carry``, which is then the value after them.
-
-        ``begin`` is called before a chunk with which scans begin, ``done`` after a chunk is
-        scanned, ``written`` when it is written. A sweep before has read a shard that is resident.
+        ``again`` says that the scan will begin a second time, and not end after the first one.
         """
+        strategy = "reduce-scan" if again else self.plan.chunk_strategy
+        return self._scan_of(chunk, strategy).steps.begin(*_cut(slot, chunk.size))
 
-        def scan(chunk: Chunk, slot: Slot) -> None:
-            compiled = self._scan_of(chunk, self.plan.chunk_strategy)
-            moved = chunk.size * (self.plan.types.x.itemsize + self.plan.types.out.itemsize)
-            with self.timeline("scan", moved):
-                if chunk.begins:
-                    begin()
-                pending, seed = compiled.steps.begin(*_cut(slot, chunk.size)), self.plan.form.seed
-                if not chunk.whole:
-                    before = carry.before(pending)
-                    seed = None if before is None else dtypes.cast(before, self.plan.types.acc)
-                    carry.advance(pending)
-                compiled.steps.finish(pending, seed)
-                self._memory.synchronize()
-            done(chunk)
-
-        reduced = self.plan.across and isinstance(self._slots, Resident)
-        read = self._unless(self._arrived or reduced)
-        self._pipeline.run(chunks, self._slots, read, scan, self._write, written=written)
-
-    def _unless(self, arrived: bool) -> Stage | None:
-        """Return the stage that reads, unless all chunks are in memory."""
-        return None if arrived else self._read
+    def finish(self, chunk: Chunk, pending: Pending, seed: Any) -> None:
+        """End the scan of a chunk, seeded with the value before it, or with None."""
+        seed = None if seed is None else dtypes.cast(seed, self.plan.types.acc)
+        self._scan_of(chunk, self.plan.chunk_strategy).steps.finish(pending, seed)
+        self._memory.synchronize()
 
     def flush(self) -> None:
         """Return when all elements that this rank has written are on the disk."""
@@ -472,11 +386,10 @@ class Shard:
         """Return the digests of a chunk that has been read; () without ``digests``."""
         if not self.digests:
             return ()
-        resident = isinstance(self._slots, Resident)  # another sweep has the chunk as it was read
-        return self._digests[chunk] if resident else self._digests.pop(chunk)
+        return self._digests.pop(chunk)
 
     def carry(self) -> Carry:
-        """Return a running value for a sweep."""
+        """Return a running value."""
         plan, form = self.plan, self.plan.form
         return Carry(plan.op, plan.totals, form.seed, segmented=form.segmented)
 
@@ -502,13 +415,16 @@ class Shard:
 
     def _read(self, chunk: Chunk, slot: Slot) -> None:
         """Read a chunk of the source into its slot."""
+        if chunk.size == 0:
+            return
         x = slot.x[: chunk.size]
         landing, nbytes = self._lane.landing(x), x.nbytes
         with self.timeline("read", nbytes):
             if chunk.box is not None:
                 fill_box(self._fill, self.plan.shape, landing, chunk.box)
             else:
-                self._runs(chunk, lambda low, high, at: self._fill(landing[low:high], at))
+                for index, low, high in chunk.runs():
+                    self._fill(landing[low:high], index)
             self._digest(chunk, landing, first=True)
         if self.plan.gpu is not None:
             with self.timeline("copy_in", nbytes):
@@ -517,7 +433,7 @@ class Shard:
             marks = slot.marks[: chunk.size]
             landing = self._lane.landing(marks)
             with self.timeline("read", marks.nbytes):
-                self._fill_marks(landing, self.plan.start + chunk.start)
+                self._fill_marks(landing, chunk.start)
                 self._digest(chunk, landing)
             self._lane.upload(marks)
 
@@ -529,6 +445,8 @@ class Shard:
 
     def _write(self, chunk: Chunk, slot: Slot) -> None:
         """Write the result in a slot to the target."""
+        if chunk.size == 0:
+            return
         out = slot.out[: chunk.size]
         host = out
         if self.plan.gpu is not None:
@@ -538,12 +456,8 @@ class Shard:
             if chunk.box is not None:
                 put_box(self._put, self.plan.shape, host, chunk.box)
             else:
-                self._runs(chunk, lambda low, high, at: self._put(host[low:high], at))
-
-    def _runs(self, chunk: Chunk, move: Callable[[int, int, int], None]) -> None:
-        """Call ``move`` for each run: (first and last in the chunk, index in the source)."""
-        for index, low, high in chunk.runs():
-            move(low, high, self.plan.start + index)
+                for index, low, high in chunk.runs():
+                    self._put(host[low:high], index)
 
 
 def _cut(slot: Slot, n: int) -> tuple[Any, Any, Any]:

@@ -289,12 +289,12 @@ WAYS = {
     "1K": ["--memory", "1K"],
     "threads": ["--memory", "3000", "--threads", "3"],
     "few": ["--memory", "50", "--threads", "1"],
-    "resident": None,
+    "ample": None,
 }
 
 
 def choose(streams, way):
-    if way == "resident":
+    if way == "ample":
         streams.choose(way, strategy="reduce-scan")
     else:
         streams.options = ["--backend", "cpu", *WAYS[way]]
@@ -324,8 +324,6 @@ def test_types(kind, streams, rng):
     for density in (0.02, 0.4):
         marks = marks_at(rng, rng.random(n) < density, kind)
         streams.scan(maps(rng, n), OP, form, marks=marks)
-    if way == "resident" and RANKS > 1:
-        assert streams.found[-1].resident
 
 
 def edges(n, chunk, reverse):
@@ -339,7 +337,7 @@ def edges(n, chunk, reverse):
     return np.array(sorted(found))
 
 
-@pairs(form=some(FORMS), way=["1K", "few", "resident"], group_by="way")
+@pairs(form=some(FORMS), way=["1K", "few", "ample"], group_by="way")
 def test_heads_at_edges(way, form, streams, rng):
     """At each edge, one before and one behind; at all of them, at one, and everywhere else."""
     choose(streams, way)

@@ -12,7 +12,7 @@ from distscan.core.form import Extents, bounds
 from distscan.cpu import memory
 from distscan.job import plan
 from distscan.job.formats.interface import READERS, REMOTE_READERS, REMOTE_WRITERS, WRITERS
-from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, Chunk, cut, decide_budget
+from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, Chunk, Order, Turns, cut, decide_budget
 from support.cases import pairs
 
 # ---- the memory of a job: it stays within what it is given, and uses it --------------------------
@@ -29,6 +29,7 @@ def drawn(rng, gpu, **given):
         return int(2 ** rng.uniform(0, 42)) - 1
 
     element, result = (int(i) for i in rng.choice(SIZES, 2))
+    wanted = int(rng.integers(1, 100))
     if rng.integers(2):
         result = element
     return {
@@ -39,7 +40,7 @@ def drawn(rng, gpu, **given):
         "in_place": element == result and bool(rng.integers(2)),
         "gpu": gpu,
         "threads": int(rng.choice([1, 1, 2, 3, 4, 5, 8, 9, 64])),
-        "sweeps": int(rng.integers(1, 3)),
+        "turn": lambda chunk: wanted,
         "parallel": bool(rng.integers(2)),
         "limit": amount() + 1 if rng.integers(2) else None,
         "free_host": amount(),
@@ -63,13 +64,12 @@ def threads_of(job):
 
 
 def allocated(job, found):
-    """The bytes of all slots, of the shard if it stays, and of the host's side of all lanes."""
+    """The bytes of all slots, and of the host's side of all lanes."""
     element, result, mark = job["element"], job["result"], job["mark"]
     threads = max(1, found.readers + found.writers)
     lanes = threads * found.chunk * max(element, result, mark)
-    beside = 0 if job["in_place"] else found.slots * found.chunk * result
-    elements = job["size"] if found.resident else found.slots * found.chunk
-    return elements * (element + mark) + beside, lanes
+    item = element + mark + (0 if job["in_place"] else result)
+    return found.slots * found.chunk * item, lanes
 
 
 @one_rank
@@ -82,11 +82,9 @@ def test_within_what_is_free(gpu, rng):
         held, lanes = allocated(job, found)
         if gpu:
             assert found.chunk == 1 or lanes <= host
-            assert found.chunk == 1 or found.resident or held <= device
-            assert not found.resident or held <= device
+            assert found.chunk == 1 or held <= device
         else:
-            assert found.chunk == 1 or found.resident or held <= host
-            assert not found.resident or held <= host
+            assert found.chunk == 1 or held <= host
 
 
 @one_rank
@@ -118,8 +116,7 @@ def test_chunks_are_of_the_size_that_is_fast(gpu, rng):
         if job["limit"] is not None and job["limit"] <= min(job["free_host"], job["free_device"]):
             more = decide_budget(**job | {"limit": 2 * job["limit"] + 100})
             assert more.chunk >= found.chunk
-            assert more.resident >= found.resident or more.chunk > found.chunk
-            larger = Budget(found.chunk + 1, READERS, WRITERS, READERS + WRITERS + 1, False)
+            larger = Budget(found.chunk + 1, READERS, WRITERS, READERS + WRITERS + 1)
             room = allocated(job, larger)
             assert found.chunk * large > wanted - large or max(room) > job["limit"]
 
@@ -143,7 +140,7 @@ def test_threads(gpu, rng):
         found = decide_budget(**job)
         several = job["size"] > found.chunk
         assert (found.readers, found.writers) == (threads_of(job) if several else (0, 0))
-        assert found.slots == found.readers + found.writers + 1
+        assert found.slots == found.readers + found.writers + found.turn
 
 
 @one_rank
@@ -155,7 +152,8 @@ def test_from_a_store(gpu, rng):
         found, (host, device) = decide_budget(**job), shares(job)
         several = job["size"] > found.chunk
         assert found.readers == (REMOTE_READERS if several else 0)
-        assert found.slots == found.readers + found.writers + 1 <= READERS + WRITERS + 1
+        least = found.slots - found.turn + 1
+        assert least == found.readers + found.writers + 1 <= READERS + WRITERS + 1
         held, lanes = allocated(job, found)
         arrives = max(1, found.readers) * found.chunk * max(job["element"], job["mark"])
         assert found.chunk == 1 or (lanes if gpu else held) + arrives <= host
@@ -174,7 +172,8 @@ def test_into_a_store(remote, gpu, rng):
         found, (host, device) = decide_budget(**job), shares(job)
         several = job["size"] > found.chunk
         assert found.writers == (REMOTE_WRITERS if several else 0)
-        assert found.slots == found.readers + found.writers + 1 <= READERS + WRITERS + 1
+        least = found.slots - found.turn + 1
+        assert least == found.readers + found.writers + 1 <= READERS + WRITERS + 1
         held, lanes = allocated(job, found)
         leaves = max(1, found.writers) * found.chunk * job["result"]
         assert found.chunk == 1 or (lanes if gpu else held) + leaves <= host
@@ -183,25 +182,17 @@ def test_into_a_store(remote, gpu, rng):
 
 @one_rank
 @devices
-def test_a_shard_stays_if_it_fits(gpu, rng):
-    """Only if it is read twice; up to the last byte."""
-    stays = set()
+def test_a_round_has_as_many_chunks_as_there_is_memory_for(gpu, rng):
+    """No more than are wanted, and than the shard has."""
     for _ in range(300):
-        job = drawn(rng, gpu, sweeps=2, limit=int(rng.integers(1 << 20, 1 << 28)))
-        job |= {"free_host": 1 << 40, "free_device": 1 << 40, "size": 1 << 30}
-        for _ in range(3):  # the sizes at which it just fits, and just does not
-            held, _ = allocated(job, decide_budget(**job)._replace(resident=True))
-            over = held - job["limit"]
-            job["size"] = max(0, job["size"] - over // (job["element"] + job["mark"]))
-        for more in (-1, 0, 1, 2):
-            found = decide_budget(**job | {"size": max(job["size"] + more, 0)})
-            held, _ = allocated(
-                job | {"size": max(job["size"] + more, 0)}, found._replace(resident=True)
-            )
-            assert found.resident == (held <= job["limit"])
-            stays.add(found.resident)
-            assert not decide_budget(**job | {"sweeps": 1}).resident
-    assert stays == {False, True}
+        job = drawn(rng, gpu, free_host=1 << 50, free_device=1 << 50)
+        wanted = job["turn"](0)
+        found = decide_budget(**job)
+        chunks = max(1, -(-job["size"] // found.chunk))
+        assert found.turn <= min(wanted, chunks)
+        if found.turn == min(wanted, chunks):
+            continue
+        assert allocated(job, found._replace(slots=found.slots + 1))[0] > job["limit"]
 
 
 # ---- what jobs allocate ------------------------------------------------------------------------
@@ -261,7 +252,7 @@ def elements(chunk):
 
 def check(extents, most, *, goes_on, reverse):
     """Follow each line through the chunks, as a running value would; return the blocks."""
-    blocks = cut(extents, most, goes_on=goes_on, reverse=reverse)
+    blocks = cut(extents, 0, most, Order(goes_on, reverse))
     n, inner = extents.length, extents.inner
     every, columns = [], []
     for block in blocks:
@@ -287,6 +278,7 @@ def check(extents, most, *, goes_on, reverse):
             before = lines[:, 0], walk[-1] + 1
             assert chunk.begins == (walk[0] == 0)
             assert chunk.whole == (not goes_on and len(walk) == n)
+            assert chunk.last_rank == 0  # a rank alone ends a round with each chunk
             check_extents(chunk)
         assert before is None or before[1] == n
     assert columns == list(range(inner))
@@ -364,7 +356,7 @@ def test_blocks(rng):
         columns = []
         for rank in range(ranks):
             low, high = bounds(n, ranks, rank)
-            blocks = cut(Extents.of((high - low, inner), 0), most, goes_on=True, reverse=False)
+            blocks = cut(Extents.of((high - low, inner), 0), 0, most, Order(True, False))
             columns.append([(block.column, block.width) for block in blocks])
         assert all(each == columns[0] for each in columns)
         widths = [width for _, width in columns[0]]
@@ -373,11 +365,39 @@ def test_blocks(rng):
 
 
 @one_rank
+@orders
+def test_rounds(reverse, rng):
+    """Ranks take turns: together they have all rows, in rounds of as many chunks on each rank."""
+    for _ in range(200):
+        n, length, size, chunks, grain = (int(i) for i in rng.integers([0, 1, 1, 1, 1], 12) + 0)
+        turns = Turns(size, 0, chunks, grain, whole=bool(rng.integers(2)))
+        ranks = [
+            list(turns._replace(rank=rank).rounds(n, length, reverse=reverse))
+            for rank in range(size)
+        ]
+        walk = []
+        for round_ in zip(*ranks, strict=True):
+            parts = round_[::-1] if reverse else round_
+            last = [rank for rank, cuts in enumerate(round_) if any(c.low < c.high for c in cuts)]
+            for cuts in parts:
+                assert len(cuts) == len(parts[0])
+                assert [cut.last_rank for cut in cuts[:-1]] == [-1] * (len(cuts) - 1)
+                assert cuts[-1].last_rank == (0 if reverse else last[-1])
+                for low, high, _ in cuts:
+                    assert 0 <= high - low <= length
+                    walk += range(low, high)[:: -1 if reverse else 1]
+        assert walk == list(range(n))[:: -1 if reverse else 1]
+        if turns.whole:
+            starts = {cuts[0].low for cuts in itertools.chain(*ranks) if chunks * length >= grain}
+            assert all(low % grain == 0 or low == n for low in starts) or reverse
+
+
+@one_rank
 def test_long_axes_take_no_time():
     """Chunks are made one after the other, when they are asked for."""
     extents = Extents.of((1 << 60,), None)
     for reverse in (False, True):
-        (block,) = cut(extents, 1 << 20, goes_on=True, reverse=reverse)
+        (block,) = cut(extents, 0, 1 << 20, Order(True, reverse))
         first, second = itertools.islice(block, 2)
         assert first.size == second.size == 1 << 20
         low, high = (second, first) if reverse else (first, second)

@@ -3,13 +3,14 @@
 import itertools
 import threading
 import time
+from collections import deque
 
 import numpy as np
 import pytest
 
 from distscan.core.form import Extents
-from distscan.job.plan import cut
-from distscan.job.shard import Pipeline, Resident, Ring, Slot
+from distscan.job.plan import Order, cut
+from distscan.job.shard import Pipeline, Slot
 from support.cases import pairs
 
 pytestmark = [pytest.mark.one_rank, pytest.mark.timeout(30)]
@@ -19,7 +20,7 @@ numbers = pytest.mark.parametrize(("readers", "writers"), NUMBERS)
 
 
 def line(n, reverse=False):
-    (block,) = cut(Extents.of((n,), None), MOST, goes_on=True, reverse=reverse)
+    (block,) = cut(Extents.of((n,), None), 0, MOST, Order(goes_on=True, reverse=reverse))
     return list(block)
 
 
@@ -57,6 +58,7 @@ class Stages:
         slot.out[: chunk.size] = np.cumsum(slot.x[: chunk.size]) + self.value
         self.value = slot.out[chunk.size - 1]
         self.note("scan", chunk)
+        yield chunk, slot
 
     def write(self, chunk, slot):
         assert self.in_slot[id(slot)] is chunk
@@ -90,8 +92,8 @@ def test_order_and_slots(readers, writers, rng):
     for number, n in itertools.product((1, 2, 3, 13), lengths):
         x = rng.integers(-99, 99, n)
         stages, chunks, slots = Stages(x, rng), line(n), new_slots(number)
-        ring = Ring(slots)
-        run(stages, chunks, ring, readers, writers)
+        free = deque(slots)
+        run(stages, chunks, free, readers, writers)
         np.testing.assert_array_equal(stages.y, np.cumsum(x))
         starts = [chunk.start for chunk in chunks]
         assert stages.of("scan") == starts
@@ -103,15 +105,14 @@ def test_order_and_slots(readers, writers, rng):
         at = {note[:2]: i for i, note in enumerate(stages.notes)}
         for start in starts:
             assert at["read", start] < at["scan", start] < at["write", start]
-        assert {id(ring.acquire(None)) for _ in slots} == set(map(id, slots))
-        assert ring.acquire(None) is None
+        assert sorted(map(id, free)) == sorted(map(id, slots))
 
 
 @numbers
 def test_threads(readers, writers, rng):
     """The scan is this thread's; the other stages are, where they have no threads of their own."""
     stages, here = Stages(rng.integers(0, 9, 100)), threading.current_thread().name
-    run(stages, line(100), Ring(new_slots(5)), readers, writers)
+    run(stages, line(100), deque(new_slots(5)), readers, writers)
     assert stages.threads("scan") == stages.threads("written") == {here}
     for stage, number in (("read", readers), ("write", writers)):
         found = stages.threads(stage)
@@ -123,7 +124,7 @@ def test_threads(readers, writers, rng):
 def test_without_threads_chunk_after_chunk(rng):
     """So that a chunk stays in the cache, however many slots there are."""
     stages, chunks = Stages(rng.integers(0, 9, 50)), line(50)
-    run(stages, chunks, Ring(new_slots(4)), 0, 0)
+    run(stages, chunks, deque(new_slots(4)), 0, 0)
     stage_by_stage = [(stage, c.start) for c in chunks for stage in ("read", "scan", "write")]
     assert [note[:2] for note in stages.notes if note[0] != "written"] == stage_by_stage
 
@@ -144,11 +145,11 @@ def test_readers_work_ahead(readers, rng):
     def scan(chunk, slot):
         if chunk.start == 0:
             ahead.append(later.wait(10))
-        Stages.scan(stages, chunk, slot)
+        yield from Stages.scan(stages, chunk, slot)
 
     later = threading.Event()
     stages.read, stages.scan = read, scan
-    run(stages, line(n), Ring(new_slots(2 * readers)), readers, 1)
+    run(stages, line(n), deque(new_slots(2 * readers)), readers, 1)
     assert ahead == [True]
     np.testing.assert_array_equal(stages.y, np.cumsum(stages.x))
 
@@ -167,13 +168,13 @@ def test_writers_work_behind(writers, rng):
         Stages.write(stages, chunk, slot)
 
     def scan(chunk, slot):
-        Stages.scan(stages, chunk, slot)
         if chunk.start == writers * MOST:
             scanned.set()
+        yield from Stages.scan(stages, chunk, slot)
 
     scanned = threading.Event()
     stages.write, stages.scan = write, scan
-    run(stages, line(n), Ring(new_slots(writers + 2)), 1, writers)
+    run(stages, line(n), deque(new_slots(writers + 2)), 1, writers)
     assert behind == [True]
     np.testing.assert_array_equal(stages.y, np.cumsum(stages.x))
 
@@ -192,7 +193,7 @@ def test_a_stage_fails(threads, stage, at, kind, rng):
     failing = chunks[{"first": 0, "inner": int(rng.integers(1, 24)), "last": 24}[at]].start
     stages.fault = stage, failing, kind("no more")
     with pytest.raises(kind, match="no more") as caught:
-        run(stages, chunks, Ring(new_slots(readers + writers + 1)), readers, writers)
+        run(stages, chunks, deque(new_slots(readers + writers + 1)), readers, writers)
     assert caught.value is stages.fault[2]
     assert not [t for t in threading.enumerate() if t.name.startswith("distscan ")]
     # No later chunk is scanned than were on their way.
@@ -212,7 +213,7 @@ def test_chunks_that_end_with_a_fault(readers, writers, rng):
         raise ZeroDivisionError("no chunk")
 
     with pytest.raises(ZeroDivisionError, match="no chunk"):
-        run(stages, chunks(), Ring(new_slots(readers + writers + 1)), readers, writers)
+        run(stages, chunks(), deque(new_slots(readers + writers + 1)), readers, writers)
     assert stages.of("scan") == [chunk.start for chunk in line(100)[:7]][: len(stages.of("scan"))]
 
 
@@ -226,14 +227,14 @@ def test_calls_that_have_not_begun_are_dropped(rng):
         time.sleep(0.1)
 
     def scan(chunk, slot):
-        Stages.scan(stages, chunk, slot)
         if chunk.start == 2 * MOST:
             failed.set()
             raise OSError("no more")
+        yield from Stages.scan(stages, chunk, slot)
 
     stages.write, stages.scan = write, scan
     with pytest.raises(OSError, match="no more"):
-        run(stages, line(100), Ring(new_slots(20)), 0, 1)
+        run(stages, line(100), deque(new_slots(20)), 0, 1)
     assert stages.of("write") == [0]
 
 
@@ -241,11 +242,12 @@ def test_calls_that_have_not_begun_are_dropped(rng):
 def test_reduce_writes_nothing(readers, writers, rng):
     """A sweep without a last stage; then another one in the same slots."""
     x = rng.integers(-99, 99, int(rng.integers(50, 100)))
-    stages, ring, found = Stages(x, rng), Ring(new_slots(3)), []
+    stages, ring, found = Stages(x, rng), deque(new_slots(3)), []
 
     def reduce(chunk, slot):
         found.append(slot.x[: chunk.size].sum())
         del stages.in_slot[id(slot)]
+        yield chunk, slot
 
     pipeline, chunks = Pipeline(readers, writers), line(x.size)
     pipeline.run(chunks, ring, stages.read, reduce, None)
@@ -255,39 +257,26 @@ def test_reduce_writes_nothing(readers, writers, rng):
     np.testing.assert_array_equal(stages.y, np.cumsum(x))
 
 
-@pytest.mark.parametrize("in_place", [False, True], ids=["beside", "in-place"])
 @numbers
-def test_resident(readers, writers, in_place, rng):
-    """What one sweep has read, the next one scans without reading; block after block."""
-    for shape, reverse in (((70,), False), ((9, 3), True), ((6, 19), False), ((5, 4), True)):
-        x = rng.integers(-99, 99, shape)
-        extents, y = Extents.of(shape, 0 if len(shape) > 1 else None), np.zeros(x.size, int)
-        shard, marks, ring = np.zeros(x.size, int), np.zeros(x.size, bool), Ring(new_slots(2))
-        slots = Resident(shard, marks, ring, in_place=in_place)
+@pytest.mark.parametrize("turn", [1, 2, 5])
+def test_rounds(turn, readers, writers, rng):
+    """The chunks of a round leave together, however many slots there are beside."""
+    for number, n in itertools.product((turn, turn + 1, turn + 9), (0, 1, 7 * MOST, 100)):
+        x, round_, chunks = rng.integers(-99, 99, n), [], line(n)
+        stages = Stages(x, rng)
+
+        def scan(chunk, slot, stages=stages, round_=round_, chunks=chunks):
+            round_.append((chunk, slot))
+            if len(round_) == turn or chunk is chunks[-1]:
+                for each in round_:
+                    yield from stages.scan(*each)
+                round_.clear()
+
         pipeline = Pipeline(readers, writers)
-
-        def at(chunk):
-            rows = np.arange(chunk.n)[:, None] * chunk.pitch
-            return chunk.start + (rows + np.arange(chunk.inner)).reshape(-1)
-
-        def read(chunk, slot, x=x):
-            assert slot.x.size == chunk.size
-            slot.x[:] = x.reshape(-1)[at(chunk)]
-            slot.marks[:] = slot.x > 0
-
-        def scan(chunk, slot):
-            assert slot.marks.size == chunk.size
-            slot.out[: chunk.size] = 3 * slot.x + slot.marks
-
-        def write(chunk, slot, y=y):
-            assert np.shares_memory(slot.out, shard) == in_place  # noqa: B023
-            y[at(chunk)] = slot.out[: chunk.size]
-
-        for block in cut(extents, MOST, goes_on=True, reverse=reverse):
-            pipeline.run(block, slots, read, lambda chunk, slot: None, None)
-            pipeline.run(block, slots, None, scan, write)
+        pipeline.run(chunks, deque(new_slots(number)), stages.read, scan, stages.write)
         pipeline.close()
-        np.testing.assert_array_equal(y, (3 * x + (x > 0)).reshape(-1))
+        np.testing.assert_array_equal(stages.y, np.cumsum(x))
+        assert stages.most <= number
 
 
 def test_threads_begin(rng):
@@ -295,7 +284,7 @@ def test_threads_begin(rng):
     begun, stages = [], Stages(rng.integers(0, 9, 100), rng)
     for readers, writers in ((0, 0), (2, 3)):
         pipeline = Pipeline(readers, writers, lambda: begun.append(threading.current_thread().name))
-        pipeline.run(line(100), Ring(new_slots(6)), stages.read, stages.scan, stages.write)
+        pipeline.run(line(100), deque(new_slots(6)), stages.read, stages.scan, stages.write)
         pipeline.close()
         assert len(begun) == len(set(begun)) <= readers + writers
     found = stages.threads("read") | stages.threads("write")

@@ -334,7 +334,7 @@ def lie_inside(spans):
 
 @pytest.mark.parametrize(
     ("way", "threads", "marks"),
-    some(product(["streaming", "resident"], [1, 3], ["none", "?", "U3"])),
+    some(product(["streaming", "ample"], [1, 3], ["none", "?", "U3"])),
 )
 def test_every_chunk(way, threads, marks, streams, comm, folder, rng):
     streams.choose(way, threads, "reduce-scan", most=800)
@@ -345,22 +345,19 @@ def test_every_chunk(way, threads, marks, streams, comm, folder, rng):
         keys = np.sort(rng.integers(0, 2 if marks == "?" else 99, n)).astype(marks)
     streams.scan(x, "sum", [["--reverse"], []][rng.integers(2)], marks=keys)
     spans, names = traced(folder)
-    found, chunk = streams.found[-1], min(comm.allgather(streams.found[-1].chunk))
-    if way == "resident":  # a small shard is anyway
-        assert found.resident == (RANKS > 1)
+    chunk = min(comm.allgather(streams.found[-1].chunk))
     for rank in range(RANKS):
         assert names["process_name", rank, 0] == f"rank {rank}"
-        low, high = form.bounds(n, RANKS, rank)
-        sizes = [end - begin for begin, end in form.chunks(low, high, chunk)]
-        sweeps = 1 + (RANKS > 1)
-        reads = sizes * (1 if found.resident else sweeps)
+        rounds = [high - low for low, high in form.chunks(0, n, chunk * RANKS)]
+        parts = [form.bounds(rows, RANKS, rank) for rows in rounds]  # each is one chunk
+        sizes = [high - low for low, high in parts if high > low]
         of_keys = 0 if keys is None else keys.itemsize
-        expected = [size * 4 for size in reads] + [size * of_keys for size in reads if of_keys]
+        expected = [size * 4 for size in sizes] + [size * of_keys for size in sizes if of_keys]
         assert moved(spans, "read", rank) == Counter(expected)
         assert moved(spans, "scan", rank) == Counter(size * (4 + 8) for size in sizes)
         assert moved(spans, "write", rank) == Counter(size * 8 for size in sizes)
-        assert moved(spans, "reduce", rank) == Counter(size * 4 for size in sizes * (sweeps - 1))
-        assert len(of(spans, "exscan", rank)) == sweeps - 1
+        assert moved(spans, "reduce", rank) == Counter(size * 4 for size in sizes * (RANKS > 1))
+        assert len(of(spans, "exscan", rank)) == len(rounds) * (RANKS > 1)
         assert not of(spans, "check", rank) or marks == "none"  # marked ones cannot be checked
         for phase in ("copy_in", "copy_out"):
             assert not of(spans, phase, rank)

@@ -53,6 +53,7 @@ def jobs(run, save, folder, comm, monkeypatch):
 
 @pytest.mark.parametrize(("form", "stage"), some(product(STOPPED_JOBS, ["write", "scan"])))
 def test_every_chunk(form, stage, jobs, rng):
+    jobs.turn = int(rng.integers(1, 4))
     want = jobs.choose(form, rng)
     report, every = jobs.report, sorted(jobs.written)
     for turn in count():
@@ -62,7 +63,9 @@ def test_every_chunk(form, stage, jobs, rng):
             break
         first = jobs.written
         found = jobs.resume(want)
-        assert sorted(first + jobs.written) == every  # each chunk once
+        # Each chunk once, but those of the last round of some ranks.
+        assert sorted({*first, *jobs.written}) == every
+        assert len(first) + len(jobs.written) - len(every) <= (jobs.turn if RANKS > 1 else 0)
         assert (found["total"], found["elements"]) == (report["total"], report["elements"])
     assert turn >= 4 or form == "one" or (form, stage) == ("axis-1", "scan")  # it has no carry
 
@@ -70,24 +73,23 @@ def test_every_chunk(form, stage, jobs, rng):
 @pytest.mark.parametrize("stage", ["write", "scan"])
 @pytest.mark.parametrize("form", ["flat", "reverse", "columns", "axis-1-long", "flags"])
 def test_again_and_again(form, stage, jobs, rng):
-    """Each job comes one chunk further, in one of its sweeps."""
+    """Each job comes one chunk further."""
     want = jobs.choose(form, rng)
-    most = max(jobs.comm.allgather(len(jobs.written))) * (1 if stage == "write" else 2)
+    most = max(jobs.comm.allgather(len(jobs.written)))
     stops = next(turn for turn in count() if jobs.stop(stage, 1) == 0)
     assert 4 <= stops <= most * (RANKS if form == "columns" else 1)
     assert jobs.take() == want
 
 
 @pytest.mark.parametrize(
-    ("form", "way"),
-    some(product(["flat", "reverse", "columns", "flags", "structures"], ["streaming", "resident"])),
+    ("form", "turn"), some(product(["flat", "reverse", "columns", "flags", "structures"], [1, 3]))
 )
-def test_threads(form, way, jobs, rng):
+def test_threads(form, turn, jobs, rng):
     """They write chunks out of order."""
-    jobs.threads, jobs.resident = 3, way == "resident"
+    jobs.threads, jobs.turn = 3, turn
     want = jobs.choose(form, rng)
-    for turn in rng.integers(0, 6, 5):
-        assert jobs.stop("write", turn, [int(rng.integers(RANKS))])
+    for number in rng.integers(0, 6, 5):
+        assert jobs.stop("write", number, [int(rng.integers(RANKS))])
         jobs.resume(want)
 
 
@@ -297,20 +299,15 @@ def test_an_input_that_has_another_window(jobs, rng, change):
 @pytest.mark.skipif(RANKS == 1, reason="one rank needs no other")
 @pytest.mark.parametrize("form", ["flat", "columns"])
 def test_journals_of_some_ranks(form, jobs, rng):
-    """What a rank has scanned needs the totals of all ranks, as they were; a reduction does not."""
+    """The job goes on where the journal that comes least far ends, also one of earlier."""
     want = jobs.choose(form, rng)
-    assert jobs.stop("write", 3)
+    assert jobs.stop("write", 2)
     path = jobs.found(f".{RANKS - 1}")[0]
-    text = path.read_bytes()
-    jobs.comm.Barrier()
+    earlier = path.read_bytes()
+    assert jobs.stop("write", 2)
+    jobs.alone(lambda: path.write_bytes(earlier))
+    assert jobs.stop("write", 2)
     jobs.alone(path.unlink)
-    status, _, err = jobs.job("--resume")
-    assert (status, err.count("\n")) == (2, 1), err
-    assert f"{path.name} is missing" in err
-    jobs.alone(lambda: path.write_bytes(text))
-    jobs.resume(want)
-    assert jobs.stop("scan", 2)  # in the first reduction
-    jobs.alone(jobs.found(f".{RANKS - 1}")[0].unlink)
     jobs.resume(want)
 
 

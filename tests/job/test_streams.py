@@ -11,9 +11,9 @@ import pytest
 
 from distscan.core import form as extents
 from distscan.cpu import steps
-from distscan.job import plan, sweeps
+from distscan.job import plan, rounds
 from distscan.job.formats import files, storage
-from distscan.mpi.exscan import Exscan
+from distscan.mpi import exscan
 from support.cases import pairs
 from support.data import OPS
 from support.jobs import CODES, FORMS, RANKS, Streams, draw_elements
@@ -26,7 +26,7 @@ AXES = [None, 0, 1, 2]
 COMPOSE = "support.operators:COMPOSE"
 KINDS = ["flags", "i1", ">i4", "f8", "U3", "M8[s]"]
 WAYS = {
-    "way": ["streaming", "resident"],
+    "way": ["streaming", "ample"],
     "threads": [1, 3],
     "strategy": ["auto", "reduce-scan", "scan-add"],
 }
@@ -102,8 +102,6 @@ def test_ways(way, threads, strategy, streams, rng):
     code = "bl"[rng.integers(2)]
     along(streams, "sum", code, form, sizes)
     streams.scan(draw_elements(rng, "sum", code, 3 * RANKS * streams.chunk), "sum", form)
-    if way == "resident":
-        assert any(found.resident for found in streams.found) == (RANKS > 1)
     assert any(found.readers > 0 for found in streams.found) == (threads > 1)
 
 
@@ -120,7 +118,7 @@ def test_a_chunk_of_one_element(code, streams, rng):
 @pairs(
     op=["sum", "max"],
     types=[("i8", "f8"), ("f8", "f4"), ("i2", "i2"), ("?", "u1")],
-    way=["streaming", "resident"],
+    way=["streaming", "ample"],
 )
 def test_types_of_the_result(op, types, way, streams, rng):
     """By ``--dtype``: as wide as the input's, or not, and in place only if they are equal."""
@@ -150,7 +148,7 @@ def test_rows_and_columns_longer_than_a_chunk(long, axis, fortran, op, streams, 
     check(streams, shape, axis, fortran, op)
 
 
-@pairs(axis=[0, 1], threads=[1, 3], way=["streaming", "resident"])
+@pairs(axis=[0, 1], threads=[1, 3], way=["streaming", "ample"])
 def test_widths_at_the_edges_of_a_chunk(axis, threads, way, streams, rng):
     """As many columns as a chunk has elements, one fewer, one more, and twice as many."""
     streams.choose(way, threads, most=1000)
@@ -224,7 +222,7 @@ def test_order(form, axis, way, threads, strategy, streams, rng):
 @pairs(
     form=FORMS,
     width=[1, 2, 7, 30, 60],
-    way=["streaming", "resident"],
+    way=["streaming", "ample"],
     threads=[1, 3],
     group_by="width",
 )
@@ -241,7 +239,7 @@ def test_rows_that_are_exchanged_in_pieces(form, width, way, threads, streams, r
     op=[COMPOSE, "sum", "prod", "max", "min", "bitwise_xor", "logical_or"],
     form=FORMS,
     kind=KINDS,
-    way=["streaming", "resident"],
+    way=["streaming", "ample"],
     threads=[1, 3],
     strategy=["auto", "reduce-scan"],
     group_by="kind",
@@ -267,7 +265,7 @@ def test_segments(op, form, kind, way, threads, strategy, streams, rng):
 
 # ---- a job in many chunks that fails in one of them: all ranks end, soon, and nothing is left ----
 
-STAGES = ["read", "begin", "exchange", "finish", "write"]
+STAGES = ["read", "begin", "prepare", "exchange", "finish", "write"]
 CHUNKS = 30  # of each rank
 OPTIONS = ["--backend", "cpu", "--force", "--quiet"]
 
@@ -280,10 +278,10 @@ def job(run, save, comm, folder, rng, monkeypatch):
     x = rng.integers(0, 99, 10 * CHUNKS * comm.size)
     save("x.npy", x)
 
-    resident = bool(rng.integers(2))
+    ample = bool(rng.integers(2))
 
     def job(threads):
-        memory = [] if resident else ["--memory", str(80 * (threads + 2))]
+        memory = [] if ample else ["--memory", str(80 * (threads + 2))]
         return run("x.npy", *OPTIONS, *memory, "--threads", str(threads))
 
     yield job
@@ -328,26 +326,16 @@ def break_stage(monkeypatch, stage, turn):
     elif stage in ("begin", "finish"):
         step = failing(getattr(steps.ReduceScan, stage), turn, fault)
         monkeypatch.setattr(steps.ReduceScan, stage, step)
-    else:  # the memory of the exchange, after the first sweep
-        begin, reserve, begun = steps.ReduceScan.begin, Exscan.reserve, []
-
-        def noted(*args, **options):
-            begun.append(None)
-            return begin(*args, **options)
-
-        monkeypatch.setattr(steps.ReduceScan, "begin", noted)
-
-        def full(self):
-            if begun:
-                raise fault
-            reserve(self)
-
-        monkeypatch.setattr(Exscan, "reserve", full)
+    elif stage == "prepare":  # the memory of the exchange
+        monkeypatch.setattr(exscan.Exscan, "reserve", failing(exscan.Exscan.reserve, 0, fault))
+    else:
+        put = failing(exscan.BuiltIn.put, turn, fault)
+        monkeypatch.setattr(exscan.BuiltIn, "put", put)
 
 
 @pairs(stage=STAGES, who=["first", "last", "every"], threads=[1, 3])
 def test_a_stage_fails(stage, who, threads, job, comm, folder, rng, monkeypatch):
-    if stage == "exchange" and comm.size == 1:
+    if stage in ("prepare", "exchange") and comm.size == 1:
         pytest.skip("one rank exchanges nothing")
     turn = int(rng.integers(CHUNKS))
     guilty = {"first": [0], "last": [comm.size - 1], "every": range(comm.size)}[who]
@@ -424,7 +412,7 @@ def test_others_do_not_work_on(who, threads, job, comm, folder, monkeypatch):
         return filled
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweeps, "_WATCHED", 0)
+        patch.setattr(rounds, "_WATCHED", 0)
         if comm.rank == guilty:
             break_stage(patch, "begin", 0)
         else:

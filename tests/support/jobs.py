@@ -149,7 +149,6 @@ class Streams:
         monkeypatch.setattr(job, "decide_budget", noted)
         monkeypatch.setattr(check, "PIECE", int(rng.integers(50, 2000)))
         monkeypatch.setattr(storage, "is_mapped", lambda path: self.mapped)
-        monkeypatch.setattr(storage, "is_in_memory", lambda path: False)  # else it is read again
         self.mapped, self.options = False, []
 
     @property
@@ -160,7 +159,9 @@ class Streams:
     def choose(self, way=None, threads=None, strategy=None, most=3000):
         """Choose how a job runs; what is not given is drawn."""
         rng = self.rng
-        way = way or ["streaming", "resident"][rng.integers(2)]
+        way = way or ["streaming", "ample"][rng.integers(2)]
+        self.patch.setattr(plan, "ROWS", int(rng.choice([1, 5, 64])))  # of a rank in a round
+        self.patch.setattr(plan, "RUN", int(rng.choice([40, 1 << 16])))  # of a part of a row
         threads = threads or [1, 3][rng.integers(2)]
         strategy = strategy or ["auto", "reduce-scan", "scan-add"][rng.integers(3)]
         self.mapped = bool(rng.integers(2))
@@ -278,13 +279,13 @@ class Jobs:
 
     def __init__(self, run, save, folder, comm, monkeypatch):
         self.run, self.save, self.folder, self.comm = run, save, folder, comm
-        self.patch, self.chunk, self.resident, self.threads = monkeypatch, CHUNK, False, 1
+        self.patch, self.chunk, self.turn, self.threads = monkeypatch, CHUNK, 1, 1
         self.written = []  # by the last job, on this rank: the first elements of chunks
         decide = plan.decide_budget
 
         def decided(**given):
-            resident = self.resident and given["sweeps"] > 1
-            return decide(**given)._replace(chunk=self.chunk, resident=resident)
+            budget = decide(**given)
+            return budget._replace(chunk=self.chunk, turn=self.turn, slots=budget.slots + self.turn)
 
         monkeypatch.setattr(job, "decide_budget", decided)
 
@@ -344,10 +345,10 @@ class Jobs:
         def failing(function):
             calls = count()
 
-            def call(*args):
+            def call(*args, **options):
                 if self.comm.rank in guilty and next(calls) == turn:
                     raise OSError("stopped")
-                return function(*args)
+                return function(*args, **options)
 
             return call
 
@@ -355,7 +356,7 @@ class Jobs:
             if stage == "write":
                 patch.setattr(self, "note", failing(self.note))
             else:
-                patch.setattr(shard.Carry, "advance", failing(shard.Carry.advance))
+                patch.setattr(shard.Shard, "begin", failing(shard.Shard.begin))
             status, _, err = self.job(*options)
         assert status == 0 or "stopped" in err, err
         return status
