@@ -419,6 +419,7 @@ def test_a_state_that_cannot_be_published(store, place, write, same, comm, monke
         patch.setattr(output, "publish", raises(5))
         with pytest.raises(OSError, match="Input/output error"):
             scan_file(f"{store}/x.zarr", f"{store}/y.zarr", **options)
+        comm.Barrier()
         assert objects(place) == before
         assert not parts(place)
         comm.Barrier()
