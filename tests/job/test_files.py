@@ -226,10 +226,10 @@ BAD = {
     "65 axes": ("65 axes", lambda _: shaped((1,) * 65)),
     "2^63 elements": ("impossible shape", lambda _: shaped((1 << 62, 2))),
     "2^63 beside 0": ("impossible shape", lambda _: shaped((0, 1 << 62, 2))),
-    ".npz": (r"an archive such as \.npz.*numpy\.load", lambda t: saved_as(t, np.savez)),
+    ".npz": (r"an archive; name it \.npz", lambda t: saved_as(t, np.savez)),
     "CSV": ("text, such as CSV.*loadtxt", lambda t: saved_as(t, np.savetxt)),
     "a pickle": ("a pickle", lambda _: pickle.dumps(np.arange(9))),
-    "HDF5": ("an HDF5 file.*h5py", lambda _: b"\x89HDF\r\n\x1a\n" + bytes(99)),
+    "HDF5": (r"an HDF5 file; name it \.h5", lambda _: b"\x89HDF\r\n\x1a\n" + bytes(99)),
     "gzip": ("compressed", lambda _: gzip.compress(bytes(99))),
     "huge": (
         "truncated",

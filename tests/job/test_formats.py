@@ -470,11 +470,15 @@ def classic(path, x):
     return f"{path}::x"
 
 
-def packed(path, x):
-    with netCDF4.Dataset(path, "w") as file:
-        file.createDimension("t", len(x))
-        file.createVariable("x", "i2", ("t",)).scale_factor = 0.5
-    return f"{path}::x"
+def packed(**options):
+    def write(path, x):
+        with netCDF4.Dataset(path, "w") as file:
+            file.createDimension("t", len(x))
+            made = file.createVariable("x", "i2", ("t",), **options)
+            made.scale_factor, made[:] = 0.5, x
+        return f"{path}::x"
+
+    return write
 
 
 def missing(path, x):
@@ -538,7 +542,9 @@ REFUSED = {
         "has no shape",
     ),
     "netcdf-3": (".nc", classic, "is NetCDF-3"),
-    "packed": (".nc", packed, "is packed"),
+    "packed": (".nc", packed(), "is packed"),
+    "packed and compressed": (".nc", packed(zlib=True, chunksizes=(9,)), "is packed"),
+    "packed and by zstd": (".nc", packed(compression="zstd", shuffle=True), "is packed"),
     "missing": (".nc", missing, "has no value at element 5"),
     "unknown.npz": (".npz", lambda path, x: member(np.savez)(path, x) + "y", "arrays: first, x"),
     "of one": (".npy", lambda path, x: f"{path}.npy::x", "No such file"),

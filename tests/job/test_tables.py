@@ -59,6 +59,10 @@ WRITERS = {
     "arrow": (".arrow", arrow_batches),
     "arrow compressed": (".ipc", lambda path, t: arrow_batches(path, t, compression="zstd")),
     "arrow by polars": (".arrow", lambda path, t: polars.from_arrow(t).write_ipc(path)),
+    "arrow compressed by polars": (
+        ".arrow",
+        lambda path, t: polars.from_arrow(t).write_ipc(path, compression="lz4"),
+    ),
 }
 BOTH = {"parquet": ".parquet", "arrow compressed": ".arrow"}
 

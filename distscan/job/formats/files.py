@@ -339,14 +339,18 @@ def shorter(path: Path | Url) -> InputError:
 
 #: The first bytes of other formats, and a remedy. Text, which begins with anything, comes last.
 _FORMATS = (
-    (rb"PK[\x03\x05]", "an archive such as .npz; save one array: "
-     "numpy.save('x.npy', numpy.load('x.npz')['NAME'])"),
-    (rb"\x89HDF\r\n", "an HDF5 file; save one data set: "
-     "numpy.save('x.npy', h5py.File('x.h5')['NAME'])"),
+    (rb"PK[\x03\x05]", "an archive; name it .npz if numpy.savez has made it, "
+     "or unpack it first, such as one of a Zarr store"),
+    (rb"\x89HDF\r\n", "an HDF5 file; name it .h5, or .nc if it is NetCDF-4"),
+    (rb"CDF[\x01\x02\x05]", "NetCDF-3; convert it: nccopy -k nc4 x.nc new.nc"),
+    (rb"II[*+]\0|MM\0[*+]", "a TIFF; convert it: numpy.save('x.npy', tifffile.imread('x.tif'))"),
     (rb"\x80[\x02-\x05][^\x00]", "a pickle; save the array in it: numpy.save('x.npy', array)"),
     (rb"PAR1", "a Parquet file; name it .parquet"),
     (rb"ARROW1", "a file of Arrow; name it .arrow"),
     (rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd", "compressed; decompress it first"),
+    (rb'\s*\{\s*"(version": [01],|refs"|[^"]*(\.z(group|array|attrs)|zarr\.json)")',
+     "a list of parts of other files, as fsspec and kerchunk have it; copy the store that it "
+     "stands for: zarr.create_array('x.zarr', data=...)"),
     (rb"[\t\n\r -~]+\Z", "text, such as CSV; convert it: "
      "numpy.save('x.npy', numpy.loadtxt('x.csv', delimiter=','))"),
 )  # fmt: skip
@@ -359,6 +363,7 @@ def other_format(stream: BinaryIO) -> str:
     >>> other_format(BytesIO(b"1.0,2.0"))[:17]
     'it is text, such '
     """
+    stream.seek(0)
     start = stream.read(256)
     return next((f"it is {text}" for sign, text in _FORMATS if re.match(sign, start)), "")
 

@@ -135,11 +135,15 @@ def find(file: Any, path: Path, member: str) -> Any:
 
 
 def names(file: Any) -> list[str]:
-    """Return the names of all data sets of a file that are no scales of others."""
+    """Return the names of all data sets of a file that are no scales of others.
+
+    PyTables, and so pandas, hides the indices of its tables by such names, too.
+    """
     h5py, known = _h5py(), []
 
     def note(name: str, each: Any) -> None:
-        if isinstance(each, h5py.Dataset) and not h5py.h5ds.is_scale(each.id):
+        hidden = name.startswith("_i_") or "/_i_" in name
+        if isinstance(each, h5py.Dataset) and not hidden and not h5py.h5ds.is_scale(each.id):
             known.append(f"/{name}")
 
     file.visititems(note)

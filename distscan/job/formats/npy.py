@@ -50,7 +50,6 @@ def header_at(stream: BinaryIO, path: Path | Url) -> tuple[tuple[int, ...], bool
     except OSError:
         raise
     except Exception as error:  # NumPy's parser raises many types for a wrong header
-        stream.seek(0)
         reason = files.other_format(stream) or str(error).split("\n")[0].rstrip(".")
         raise InputError(f"{path} is not a .npy file: {reason}") from None
     return shape, bool(fortran) and len(shape) > 1, dtype

@@ -7,6 +7,7 @@ one rank: see ``plan.Tiles``. Of an array with shards, this holds of shards when
 import ctypes
 import math
 import os
+import stat
 import threading
 import warnings
 from base64 import b64decode
@@ -57,9 +58,13 @@ _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> Source:
     """Find an array of a store, and check it; without a name, it is the only one."""
     with naming_input(path):
-        path.stat()
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
     if not is_store(path):
-        raise InputError(f"{path} is no Zarr store: it has no {', '.join(METADATA)}")
+        reason = f"it has no {', '.join(METADATA)}"
+        if not is_folder:
+            with files.opened(path) as stream:
+                reason = files.other_format(stream) or "it is a file, and no folder"
+        raise InputError(f"{path} is no Zarr store: {reason}")
     x = find(str(path), Location(path, member))
     stamp = _stamp_of(path / x.path)
     file = File(path, x.dtype, x.shape, 0, stamp, member=x.path)
@@ -78,7 +83,36 @@ def find(store: Any, location: Location) -> Any:
         x = _find(node, member, name)
         if x.dtype.hasobject or x.dtype.kind not in f"{NUMBERS}VSU":
             raise InputError(f"{name} holds {x.dtype}; a scan takes numbers")
-        return x
+        if any(each.elementsize == 0 for each in _shuffles(x)) and not _is_of_netcdf(node, x):
+            raise InputError(
+                f"{name} is shuffled in elements of 0 bytes, which NetCDF and numcodecs take for "
+                "different ones: write it again without this filter"
+            )
+        return sized(x)
+
+
+def _shuffles(array: Any) -> list[Any]:
+    """Return the filters of numcodecs that shuffle bytes of an array of version 2.
+
+    The netCDF library writes the size of elements as a text, or as 0, until 4.10 at least.
+    """
+    codecs = (*array.filters, *array.compressors) if array.metadata.zarr_format == 2 else ()
+    found = [each for each in codecs if each.codec_id == "shuffle"]
+    for each in found:
+        each.elementsize = int(each.elementsize)
+    return found
+
+
+def _is_of_netcdf(root: Any, array: Any) -> bool:
+    """Return whether the netCDF library has written a store."""
+    return "_NCProperties" in root.attrs or "_nczarr_array" in array.attrs
+
+
+def sized(array: Any) -> Any:
+    """Return an array whose filters have the size of elements that netCDF means by 0."""
+    for each in _shuffles(array):
+        each.elementsize = each.elementsize or array.dtype.itemsize
+    return array
 
 
 def refuse_missing(source: "Array", x: Any) -> Source:
@@ -210,7 +244,7 @@ class Array(Indirect):
     def reading(self, *, flattened: bool = False, window: int = WINDOW) -> Iterator[BoxFill]:
         """Open the store, and yield a function that fills arrays."""
         with explained(self.path):
-            array = package().open_array(store=self.store(), path=self.member, mode="r")
+            array = sized(package().open_array(store=self.store(), path=self.member, mode="r"))
         if (array.shape, array.dtype, array.chunks) != (self.shape, self.dtype, self.tile):
             raise InputError(
                 f"{self.name} is not as the consolidated metadata says: consolidate it again"
@@ -405,7 +439,7 @@ def _make(folder: Path, name: str, layout: Layout) -> None:
     if not name:
         zarr.create_array(str(folder), zarr_format=version, **options)
         return
-    attributes = {} if source is None else source.attrs.asdict()
+    attributes = {} if source is None else _attributes_beside_netcdf(source)
     group = zarr.create_group(str(folder), zarr_format=version, attributes=attributes)
     *parents, last = PurePosixPath(name).parts
     for parent in parents:
@@ -455,7 +489,9 @@ def _input(layout: Layout) -> tuple[Any, Any]:
         return None, None
     with explained(like.path):
         root = opened(like.store())
-        return (None, root) if hasattr(root, "shape") else (root, root[like.member])
+        if hasattr(root, "shape"):
+            return None, sized(root)
+        return root, sized(root[like.member])
 
 
 def _options_of(x: Any, layout: Layout) -> dict[str, Any]:
@@ -469,9 +505,9 @@ def _options_of(x: Any, layout: Layout) -> dict[str, Any]:
             same = tile and getattr(layout.like, "shape", ()) == shape
             return options | {"chunks": tuple(map(min, tile, shape)) if same else chunks}
         return options | {"chunks": chunks, "compressors": _compressors(x, dtype)}
-    attributes = {
-        name: value for name, value in x.attrs.asdict().items() if name not in conventions.OF_VALUES
-    }
+    attributes = _attributes_beside_netcdf(x)
+    for name in conventions.OF_VALUES & attributes.keys():
+        del attributes[name]
     options |= {
         "chunks": x.chunks,
         "shards": x.shards,
@@ -484,6 +520,18 @@ def _options_of(x: Any, layout: Layout) -> dict[str, Any]:
     return options | {
         "chunk_key_encoding": x.metadata.chunk_key_encoding,
         "dimension_names": x.metadata.dimension_names,
+    }
+
+
+def _attributes_beside_netcdf(node: Any) -> dict[str, Any]:
+    """Return the attributes of a group or an array, without those of the netCDF library.
+
+    It lists all arrays of a store there, and opens none that lacks one of them.
+    """
+    return {
+        name: value
+        for name, value in node.attrs.asdict().items()
+        if not name.lower().startswith(("_nczarr_", "_ncproperties"))
     }
 
 
@@ -503,14 +551,17 @@ def _chunks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 def _compressors(x: Any, dtype: np.dtype[Any]) -> Any:
     """Return the compressors of an array, for elements of another type; zarr's, if one rounds."""
     if x.metadata.zarr_format == 2:
-        lossless = all(each.codec_id in _LOSSLESS for each in x.compressors)
-        return (x.compressors or None) if lossless else "auto"
+        fits = all(
+            each.codec_id in _LOSSLESS and dtype.itemsize % getattr(each, "elementsize", 1) == 0
+            for each in x.compressors
+        )
+        return (x.compressors or None) if fits else "auto"
     codecs = [each.to_dict() for each in x.compressors]
     if any(codec["name"].removeprefix("numcodecs.") not in _LOSSLESS for codec in codecs):
         return "auto"
     for codec in codecs:
-        if "typesize" in codec.get("configuration", {}):
-            codec["configuration"]["typesize"] = dtype.itemsize
+        options = codec.get("configuration", {})
+        options.update(dict.fromkeys({"typesize", "elementsize"} & options.keys(), dtype.itemsize))
     return codecs or None
 
 
@@ -538,10 +589,11 @@ def _copy_coordinates(source: Any, x: Any, target: Any, path: Path | Url) -> Non
     for name in names:
         if name not in group or name in target or not hasattr(group[name], "shape"):
             continue
-        coordinate = group[name]
+        coordinate = sized(group[name])
         names.append(str(coordinate.attrs.get("bounds", "")))
         options = _options_of(coordinate, Layout(coordinate.dtype, coordinate.shape))
-        options |= {"attributes": coordinate.attrs.asdict(), "fill_value": coordinate.fill_value}
+        attributes = _attributes_beside_netcdf(coordinate)
+        options |= {"attributes": attributes, "fill_value": coordinate.fill_value}
         with explained(path):
             values = coordinate[...]
         target.create_array(name, **options)[...] = values
