@@ -223,8 +223,10 @@ class _BlockScan:
         for part, seed in zip(parts, seeds, strict=True):
             if part.chunk.size > 0:
                 with shard.timeline("scan", part.chunk.size * moved):
-                    pending = part.pending or shard.begin(part.chunk, part.slot)
-                    shard.finish(part.chunk, pending, seed)
+                    begun = part.pending
+                    if begun is None:
+                        begun = shard.begin(part.chunk, part.slot)
+                    shard.finish(part.chunk, begun, seed)
             yield part
 
     def _begin(self, chunk: Chunk, slot: Slot, *, alone: bool) -> _Part:
