@@ -27,6 +27,7 @@ from ..mpi.communicators import Comm
 from ..options import RunOptions, ScanOptions
 from . import formats, output, restart
 from .formats import storage
+from .formats.files import Staging
 from .formats.interface import (
     WRITERS,
     Layout,
@@ -229,10 +230,16 @@ def perform(
         output=str(job.output),
         places=(
             _place(job.inputs[0].path),
-            _place(job.output.path if job.is_in_place else target.path.parent),
+            _place_of_output(job, target),
             f"{_place(job.output.path)}, by rank 0" if job.uploads else "",
         ),
     )
+
+
+def _place_of_output(job: FileJob, target: Target) -> str:
+    """Return where an output is written, and whether one rank writes it in its format."""
+    place = _place(job.output.path if job.is_in_place else target.path.parent)
+    return f"{place}, encoded by rank 0" if isinstance(target, Staging) else place
 
 
 def _place(path: Path | Url) -> str:

@@ -512,6 +512,8 @@ def test_an_input_that_is_no_table(suffix, save, folder, scan):
     t = scan(folder / "x.npy", f"y{suffix}")
     assert t.column_names == ["scan"]
     np.testing.assert_array_equal(values(t, "scan"), np.arange(12).cumsum())
+    report = scan_file(folder / "x.npy", folder / f"y{suffix}", backend="cpu", force=True)
+    assert report.bounds["write"].endswith(", encoded by rank 0")
     with pytest.raises(OutputError, match=r"a column has one axis, and no shape \(3, 4\)"):
         scan(folder / "x.npy", f"y{suffix}", axis=0)
     with pytest.raises(OutputError, match="a table holds no complex64"):
