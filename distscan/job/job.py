@@ -379,8 +379,9 @@ def _check(
     """Compare the result with NumPy's; collective."""
     from . import check  # noqa: PLC0415 - few jobs check their result
 
-    if comm.rank == 0:
-        show("check", 0, 0)
+    with agreed(comm):
+        if comm.rank == 0:
+            show("check", 0, 0)
     with shard.timeline("check"):
         ahead = _AHEAD_OF_CHECK * shard.budget.chunk if remote else 0
         check.check(comm, shard, source, target, state=state, ahead=ahead)
@@ -409,6 +410,7 @@ def _budget(
         gpu=gpu,
         threads=_threads(job, bound.local_ranks, gpu=gpu),
         turn=plan.turn,
+        row=plan.bytes_of_row,
         parallel=parallel,
         limit=job.run.memory,
         free_host=free_memory() // bound.local_ranks,
@@ -420,6 +422,10 @@ def _budget(
         remote=job.is_remote,
         remote_target=job.is_in_place,
     )
+    if plan.across:  # other ranks have what is beside a turn; windows without tiles overlap turns
+        turns = plan.turns._replace(chunks=budget.turn)
+        turn = turns.part(budget.chunk) * source.dtype.itemsize
+        budget = budget._replace(window=min(budget.window, turn if source.tile else turn // 8))
     # Running values of many columns need memory, too.
     chunk = max(plan.fewest if plan.whole else 1, budget.chunk // _DIGITS)
     narrow = isinstance(plan.op, DigitSum) and plan.form.extents.inner > chunk
@@ -526,7 +532,8 @@ def _startup(
     low, high = plan.start, min(plan.start + plan.form.extents.size, source.n)
     put.allocate(low, high, threads)
     ended = threading.Event()
-    if job.is_remote:
+    # On several nodes, most of what a rank scans is not in its part of the file.
+    if job.is_remote or plan.turns.size > launcher.local_ranks():
         yield
         return
     reader = threading.Thread(

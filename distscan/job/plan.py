@@ -108,7 +108,9 @@ class JobPlan(NamedTuple):
         if not tile and self.across and not self.fortran and not has_state:
             tile = self._part_of_row(comm.size)
         if not tile:
-            return self
+            windows = self.across and source.needs_window(flattened=len(self.shape) == 1)
+            grain = WINDOW // source.dtype.itemsize if windows else 1
+            return self._replace(turns=self.turns._replace(grain=grain))
         if len(self.shape) > 1:
             tiles = Tiles.of(self.shape, tile, self.axis)
             columns, rows = tiles.columns[1], -(-self.shape[self.axis] // tiles.tile[self.axis])
@@ -163,6 +165,11 @@ class JobPlan(NamedTuple):
             return 1
         rows = 1 if self.form.extents.inner == 1 else -(-ROWS // self.rows_of_chunk(chunk))
         return max(rows, -(-self.turns.grain // chunk) if self.tiles is None else 1)
+
+    def bytes_of_row(self, chunk: int) -> int:
+        """Return the bytes of the total of a chunk; 0 if it is one value."""
+        inner = self.form.extents.inner
+        return min(inner, chunk) * self.totals.itemsize if self.across and inner > 1 else 0
 
     @property
     def fewest(self) -> int:
@@ -308,6 +315,11 @@ class Turns(NamedTuple):
     grain: int = 1  # parts of a round begin at multiples of it, if there is one for each rank
     whole: bool = False  # whether they always do
 
+    def part(self, length: int) -> int:
+        """Return the rows of a rank in a round, but the last one: chunks of ``length`` rows."""
+        part = self.chunks * length
+        return part - part % self.grain if part >= self.grain else part
+
     def rounds(self, n: int, length: int, *, reverse: bool) -> Iterator[list["Cut"]]:
         """Yield this rank's chunks of each round of ``n`` rows, in the order of the scan.
 
@@ -318,9 +330,8 @@ class Turns(NamedTuple):
         >>> [[(cut.low, cut.high) for cut in cuts] for cuts in rounds]
         [[(2, 3), (3, 4)], [(6, 7), (7, 7)]]
         """
-        part = self.chunks * length
-        grain = self.grain if part >= self.grain else 1
-        step = (part - part % grain) * self.size
+        part = self.part(length)
+        grain, step = self.grain if part >= self.grain else 1, part * self.size
         firsts = range(0, n, step)
         for first in reversed(firsts) if reverse else firsts:
             rows = min(step, n - first)
@@ -632,6 +643,7 @@ class Budget(NamedTuple):
     turn: int = 1
 
 
+_ROWS = 8  # of totals that a rank has at a time, beside those of chunks
 #: Bytes of a chunk on CPUs: it stays in the caches. With 1 MiB a scan of float64 took twice as
 #: long, with 16 MiB 1.4 times (one core of a Xeon with AVX-512). It does not depend on the number
 #: of threads, so they change no bit of a result.
@@ -651,6 +663,7 @@ def decide_budget(
     gpu: bool,
     threads: int,
     turn: Callable[[int], int],
+    row: Callable[[int], int] = lambda chunk: 0,
     parallel: bool,
     limit: int | None,
     free_host: int,
@@ -666,7 +679,8 @@ def decide_budget(
     ``size`` is the number of elements of its shard; ``element``, ``result`` and ``mark`` are the
     bytes of an element, of a result, and of a flag or a key, 0 without segments. Results are
     ``in_place`` if their type is that of elements. ``threads`` are those that the rank may use.
-    ``turn`` returns the number of chunks that a round of ranks should have for each of them.
+    ``turn`` returns the number of chunks that a round of ranks should have for each of them, and
+    ``row`` the bytes of the total of such a chunk, if that is a row.
     ``parallel`` says that several threads write faster than one.
     ``limit`` is the caller's, in bytes, for the host and for the GPU each. ``free_host`` and
     ``free_device`` are this rank's shares of what is free.
@@ -718,6 +732,7 @@ def decide_budget(
     if size <= chunk:  # one chunk has nothing that could overlap
         return Budget(chunk, 0, 0, 1, window)
     room = device if gpu else device - requests * chunk * large
-    more = max(0, room // (chunk * item) - slots)
-    chunks = min(turn(chunk), 1 + more, -(-size // chunk))
+    # Each chunk of a round has a total; so have the round, the exchange and the state.
+    room -= slots * chunk * item + _ROWS * row(chunk)
+    chunks = min(turn(chunk), 1 + max(0, room // (chunk * item + row(chunk))), -(-size // chunk))
     return Budget(chunk, readers, writers, slots + chunks - 1, window, chunks)

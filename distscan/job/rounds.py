@@ -219,8 +219,9 @@ class _BlockScan:
         parts, self._round = self._round, []
         total = self._total(parts)
         with shard.timeline("exscan"):
-            seeds = self._exchange(parts, total, chunk.last_rank)
-        for part, seed in zip(parts, seeds, strict=True):
+            self._exchange(parts, total, chunk.last_rank)
+        for part in parts:
+            seed = self._seed(part.total)
             if part.chunk.size > 0:
                 with shard.timeline("scan", part.chunk.size * moved):
                     begun = part.pending
@@ -252,33 +253,41 @@ class _BlockScan:
         return total
 
     @uninterruptible
-    def _exchange(self, parts: Sequence[_Part], total: Carry | None, last_rank: int) -> list[Any]:
-        """Exchange totals; return the seeds of this rank's chunks, and note the state; collective.
+    def _exchange(self, parts: Sequence[_Part], total: Carry | None, last_rank: int) -> None:
+        """Exchange totals: begin the running value, and note the state after the round; collective.
 
         A rank that has failed has no total. All ranks then raise in the same round: ``last_rank``,
-        whose offset is of all other ranks, says whether any has failed.
+        whose offset is of all others with rows, says whether any has failed. A fault of a rank
+        without rows, which only the last round has, is raised at the end of the block.
         """
         self._rounds += 1
         assert self._exscan is not None
-        seeds, fault = list[Any](), None
+        end, fault = None, None
         try:
             offset = self._exscan(self._comm, total)
             if self._is_first:
                 self._state.start(self._carry)
             else:
                 self._carry.start(offset)
-            seeds = [self._seed(part.total) for part in parts]
+            if total is not None and self._comm.rank == last_rank:
+                end = self._after(parts)
         except BaseException as error:  # the other ranks wait for the state
             fault = error
-        sound = total is not None and fault is None
-        state = self._comm.bcast(State.after(self._carry) if sound else None, last_rank)
+        state = self._comm.bcast(end, last_rank)
         self._failed = state is None
         if fault is not None:
             raise fault
         if state is None:
             raise RankError("another rank has failed")
         self._state = state
-        return seeds
+
+    def _after(self, parts: Sequence[_Part]) -> State:
+        """Return the state after this rank's chunks of a round."""
+        end = self._shard.carry()
+        State.after(self._carry).start(end)
+        for part in parts:
+            end.advance(part.total)
+        return State.after(end)
 
     def _seed(self, total: Pending) -> Any:
         """Return what seeds a chunk, and advance the running value by its total."""
@@ -330,8 +339,13 @@ def compare(
     if journal is None:
         return
     done = journal.progress
-    if shard.plan.across:  # the state after a round is the same on all ranks
-        done = min(comm.allgather(done), key=lambda each: (each.block, each.scanned))
+    if shard.plan.across:
+        ranks = comm.allgather((done.block, done.scanned))
+        block, scanned = min(ranks)
+        # The state after a round is the same on all ranks, the input is not.
+        state = comm.bcast(done.state, ranks.index((block, scanned)))
+        same = (done.block, done.scanned) == (block, scanned)
+        done = BlockProgress(block, scanned, state, done.input if same else ())
     if shard.digests:
         names = [each.name for each in sources if each is not None]
         with agreed(comm), watched(comm, shard, "resume", shard.blocks[0], show) as watch:
@@ -469,7 +483,8 @@ def _begins_with_negative_zero(shard: Shard) -> bool:
         nonlocal negative_zero
         negative_zero = has_negative_zero(firsts(x, None, reverse=shard.plan.form.reverse))
 
-    shard.look(islice(shard.blocks[0], 1), note, lambda chunk: None)
+    chunks = (chunk for chunk in shard.blocks[0] if chunk.size > 0)
+    shard.look(islice(chunks, 1), note, lambda chunk: None)
     return negative_zero
 
 

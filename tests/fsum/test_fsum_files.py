@@ -7,7 +7,7 @@ import pytest
 
 import distscan
 from distscan.engine.shard_scan import adds_exactly
-from distscan.job import restart, rounds
+from distscan.job import plan, restart, rounds
 from support.cases import FORMS, forms, pairs
 from support.exact import finite_bits, grid, normal, same, scanned, special
 from support.jobs import full_after, spoil
@@ -187,6 +187,25 @@ def test_the_command(run, save, folder, comm, rng):
     status, _, err = run("x.npy", *arguments)
     assert status == 2
     assert "beyond window=(-2, 3)" in err
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("n", [90, 130, 150, 170, 250])
+def test_a_named_window_of_sums_that_begin_with_negative_zero(
+    n, reverse, comm, folder, monkeypatch
+):
+    """The first chunks of a rank in a round may have no elements."""
+    h5py = pytest.importorskip("h5py", reason="no h5py")
+    monkeypatch.setattr(plan, "CPU_CHUNK", 80)
+    x = np.ones(n)
+    x[-2:] = x[:2] = -0.0
+    if comm.rank == 0:
+        with h5py.File(folder / "x.h5", "w") as file:
+            file.create_dataset("x", data=x, chunks=(40,))
+    comm.Barrier()
+    distscan.scan_file(folder / "x.h5::x", folder / "y.npy", "fsum", reverse=reverse,
+                       window=(0, 10), backend="cpu", comm=comm)  # fmt: skip
+    assert same(np.load(folder / "y.npy"), scanned(x, "float64", reverse=reverse))
 
 
 def test_a_named_window_saves_a_look_at_all_elements(job, rng):

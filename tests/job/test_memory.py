@@ -473,6 +473,26 @@ def test_as_asked_for(memory, options, threads, source, tmp_path):
     assert highest(work) <= 1.1 * memory * MIB + MIB
 
 
+def test_rounds_of_long_rows(comm, folder, rng):
+    """Totals of chunks count, too; with a state, ranks exchange them."""
+    x, memory = rng.integers(0, 9, (48, 1 << 18)), 40 * MIB  # a row has 2 MiB
+    if comm.rank == 0:
+        np.save(folder / "x.npy", x)
+    comm.Barrier()
+
+    def work():
+        distscan.scan_file(folder / "x.npy", folder / "y.npy", axis=0, memory=memory, threads=1,
+                           state=folder / "s", backend="cpu", force=True, comm=comm)  # fmt: skip
+
+    work()
+    comm.Barrier()
+    if comm.rank == 0:
+        (folder / "s").unlink()
+    comm.Barrier()
+    assert highest(work) <= 1.1 * memory + MIB
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), x.cumsum(0))
+
+
 @one_rank
 def test_found_otherwise(source, tmp_path):
     """One rank needs no shard in memory, however much of it is free."""

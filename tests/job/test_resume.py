@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 import distscan
 from distscan import cli
-from distscan.job import output, plan, restart
+from distscan.job import check, output, plan, restart
 from distscan.job.formats import files, storage
 from distscan.job.formats.interface import Layout
 from distscan.mpi import communicators
@@ -278,6 +278,19 @@ def test_an_input_that_is_trusted(jobs, rng, change):
     assert (status, err.count("\n")) == (2, 1), err
     assert "--trust-input" in err
     assert jobs.job("--resume", "--trust-input")[0] == 0
+    assert jobs.take() == want
+
+
+def test_an_input_that_is_trusted_once(jobs, rng, monkeypatch):
+    """When all is written, and the job stops in its check: no rank takes another one's digests."""
+    want = jobs.choose("flat", rng)
+    for options in ([], ["--trust-input"]):
+        with monkeypatch.context() as patch:
+            patch.setattr(check, "_first_difference", lambda *_: (0, 0))
+            assert jobs.job("--resume", "--check", *options)[0] == 1
+    status, _, err = jobs.job("--resume")
+    assert status == 0 or "because of --trust-input" in err, err
+    assert status == 0 or jobs.job("--resume", "--trust-input")[0] == 0
     assert jobs.take() == want
 
 

@@ -116,15 +116,17 @@ def test_progress(comm, folder, save, rng):
         assert {size for name, _, size in seen if name == phase} == {x.nbytes}
 
 
-def test_progress_that_fails(comm, folder, save):
+@pytest.mark.parametrize("phase", ["scan", "check"])
+def test_progress_that_fails(phase, comm, folder, save):
     """On rank 0; every rank raises, and there is no output."""
 
-    def broken(*_):
-        raise RuntimeError("nobody looks")
+    def broken(shown, *_):
+        if shown == phase:
+            raise RuntimeError("nobody looks")
 
     save("x.npy", np.arange(100.0))
     with pytest.raises(RuntimeError, match="nobody looks"):
-        distscan.scan_file("x.npy", "y.npy", comm=comm, backend="cpu", progress=broken)
+        distscan.scan_file("x.npy", "y.npy", comm=comm, backend="cpu", progress=broken, check=True)
     comm.Barrier()
     assert sorted(path.name for path in folder.iterdir()) == ["x.npy"]
 
