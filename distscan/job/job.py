@@ -40,7 +40,7 @@ from .formats.interface import (
     option,
     renaming,
 )
-from .plan import Budget, JobPlan, by_window, decide_budget, fsum_request
+from .plan import GPU_CHUNK, Budget, JobPlan, by_window, decide_budget, fsum_request
 from .report import Report, Timeline, report, trace
 from .restart import State
 from .rounds import compare, find_window, sweep
@@ -529,16 +529,13 @@ def _startup(
         yield
         return
     threads = min(_threads(job, launcher.local_ranks(), gpu=True), WRITERS)
-    low, high = plan.start, min(plan.start + plan.form.extents.size, source.n)
-    put.allocate(low, high, threads)
+    chunk = GPU_CHUNK // max(plan.types.x.itemsize, plan.types.out.itemsize)
+    put.allocate(plan.runs(chunk), threads)
     ended = threading.Event()
-    # On several nodes, most of what a rank scans is not in its part of the file.
-    if job.is_remote or plan.turns.size > launcher.local_ranks():
+    if job.is_remote:
         yield
         return
-    reader = threading.Thread(
-        target=_read_ahead, args=(plan, source, low, high, ended), daemon=True
-    )
+    reader = threading.Thread(target=_read_ahead, args=(plan, source, chunk, ended), daemon=True)
     reader.start()
     try:
         yield
@@ -547,16 +544,16 @@ def _startup(
         reader.join()
 
 
-def _read_ahead(plan: JobPlan, source: Source, low: int, high: int, ended: threading.Event) -> None:
+def _read_ahead(plan: JobPlan, source: Source, chunk: int, ended: threading.Event) -> None:
     """Read elements in the order of the scan, so that the system has them in memory."""
     threads.unbind()
     scratch = np.empty(max(1, _AHEAD // plan.types.x.itemsize), plan.types.x)
     try:
         with source.reading() as fill:
-            for first, last in chunks(0, high - low, scratch.size):
-                if ended.is_set():
-                    return
-                at = high - last if plan.form.reverse else low + first
-                fill(scratch[: last - first], at)
+            for run in plan.runs(chunk):
+                for low, high in chunks(*run, scratch.size):
+                    if ended.is_set():
+                        return
+                    fill(scratch[: high - low], low)
     except Exception:  # the scan will find the fault, and say it
         return

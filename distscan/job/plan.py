@@ -190,6 +190,17 @@ class JobPlan(NamedTuple):
         every_row = self.tiles and self.tiles.of_all_ranks
         return self._blocks(most, Extents.of(shape, extents.axis), 0, every_row, turns)
 
+    def runs(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield the runs of elements that this rank reads and writes, in order: (first, last).
+
+        A chunk has ``most`` elements, about: its size is decided when the backend has started.
+        """
+        for block in self.blocks(most, self.turn(most)):
+            for chunk in block:
+                runs = chunk.runs() if chunk.box is None else chunk.box.runs(self.shape)
+                for index, low, high in runs:
+                    yield index, index + high - low
+
     def blocks_of_shard(self, most: int) -> "list[Block]":
         """Return the blocks of this rank's shard, which is one part of the array."""
         return self._blocks(most, self.form.extents, self.start, self.tiles, Turns())

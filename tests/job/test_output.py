@@ -340,7 +340,7 @@ def test_ranks_and_threads(most, code, mapped, comm, part, rng):
     ranges = list(chunks(0, n, int(rng.integers(1, most + 1)) if most > 1 else 1))[:600]
     mine = [ranges[i] for i in rng.permutation(len(ranges))[comm.rank :: comm.size]]
     with storage.writing(file, mapped=mapped) as put:
-        put.allocate(*bounds(n, comm.size, comm.rank), 2)
+        put.allocate([bounds(n, comm.size, comm.rank)], 2)
 
         def work(some):
             for low, high in some:
@@ -383,7 +383,7 @@ def test_no_elements(mapped, part):
     file = part((0, 3), "i4")
     before = file.path.read_bytes()
     with storage.writing(file, mapped=mapped) as put:
-        put.allocate(0, 0, 2)
+        put.allocate([(0, 0)], 2)
         put(np.zeros(0, "i4"), 0)
         put.sync()
     assert file.path.read_bytes() == before
@@ -424,7 +424,7 @@ def test_files_are_closed(part, rng):
     file, before = part((1 << 20,), "i8"), len(os.listdir("/proc/self/fd"))
     for mapped in (False, True):
         with suppress(ZeroDivisionError), storage.writing(file, mapped=mapped) as put:
-            put.allocate(0, 1 << 20, 3)
+            put.allocate([(0, 1 << 20)], 3)
             raise ZeroDivisionError
         del put
         assert not [t for t in threading.enumerate() if t.name.startswith("distscan ")]
@@ -438,7 +438,7 @@ def test_allocated_ahead(part, rng, monkeypatch):
     monkeypatch.setattr(storage, "_ALLOCATED", 1 << 16)
     file, n = part((1 << 20,), "i8"), 1 << 20
     with storage.writing(file, mapped=True) as put:
-        put.allocate(n // 4, n // 2, 3)
+        put.allocate([(n // 4, n // 3), (n // 3, n // 2)], 3)
         end = time.monotonic() + 20
         while file.path.stat().st_blocks * 512 < n // 4 * 8 and time.monotonic() < end:
             time.sleep(0.01)
@@ -459,7 +459,7 @@ def test_closing_does_not_wait_for_all_pages(part, monkeypatch):
     file = part((1 << 20,), "i8")
     begin = time.monotonic()
     with storage.writing(file, mapped=True) as put:
-        put.allocate(0, 1 << 20, 2)
+        put.allocate([(0, 1 << 20)], 2)
     assert time.monotonic() - begin < 5  # of 10
 
 
@@ -477,7 +477,7 @@ folder, mapped, threads = Path(sys.argv[1]), sys.argv[2] == "True", int(sys.argv
 n, x, done, faults = 1 << 17, np.arange(1 << 12), [], []
 with output.create(folder / "y.npy", Layout(x.dtype, (n,))) as file:
     with storage.writing(file, mapped=mapped) as put:
-        put.allocate(0, n, threads)
+        put.allocate([(0, n)], threads)
         def work(first):
             try:
                 for low in range(first * x.size, n, 3 * x.size):
@@ -531,7 +531,7 @@ def test_a_page_that_cannot_be_allocated(number, told, part, rng, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(storage, "_madvise", refuse)
-            put.allocate(2000, 5000, 2)  # it is the writers that tell
+            put.allocate([(2000, 5000)], 2)  # it is the writers that tell
             text = os.strerror(getattr(errno, told))
             with pytest.raises(OSError, match=f"cannot write {file.path}: {text}"):
                 put(x[2000:], 2000)

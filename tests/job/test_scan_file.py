@@ -11,7 +11,8 @@ import pytest
 import distscan
 from distscan import cli, scan_file
 from distscan.core.errors import OutputError
-from distscan.job import output, restart
+from distscan.job import job, output, restart
+from distscan.job.formats import storage
 from support.jobs import full_after, raises, spoil
 from support.operators import SQUARES
 from support.processes import everywhere, left
@@ -96,6 +97,22 @@ def test_long_rows(width, pieces, reverse, comm, folder, save, rng):
     np.testing.assert_array_equal(np.load(folder / "y.npy"), want)
     assert (report.seconds["exscan"] > 0) == (pieces < comm.size)
     assert report.bytes["read"] == x.nbytes
+
+
+@pytest.mark.parametrize("shape", [(10_007,), (9, 30_000), (2000, 7)])
+@pytest.mark.parametrize("options", [{}, {"axis": 0}, {"axis": 0, "reverse": True}, {"axis": -1}])
+def test_while_a_gpu_starts(options, shape, comm, folder, save, rng, monkeypatch):
+    """Or its driver is there alone: other threads read ahead, and allocate the output."""
+    monkeypatch.setattr(job, "_DRIVERS", ("/",))
+    monkeypatch.setattr(job, "GPU_CHUNK", 4096)
+    monkeypatch.setattr(storage, "is_mapped", lambda path: True)
+    x = rng.integers(-9, 9, shape)
+    save("x.npy", x)
+    distscan.scan_file("x.npy", "y.npy", **options, comm=comm)
+    axis = options.get("axis")
+    turned = x[::-1] if "reverse" in options else x
+    want = np.cumsum(turned, axis)[:: -1 if "reverse" in options else 1]
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), want)
 
 
 def test_progress(comm, folder, save, rng):

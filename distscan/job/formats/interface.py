@@ -14,7 +14,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
@@ -201,8 +201,8 @@ class Put(Protocol):
     def __call__(self, elements: NDArray[Any], index: int) -> None:
         """Write contiguous elements, the first of which is the target's element ``index``."""
 
-    def allocate(self, low: int, high: int, threads: int) -> None:
-        """Begin to allocate memory for elements ``low..high``, before they are written."""
+    def allocate(self, runs: Iterable[tuple[int, int]], threads: int) -> None:
+        """Begin to allocate memory for runs of elements, (first, last), before they are written."""
 
     def sync(self) -> None:
         """Return when all elements that this node has written are on the disk."""

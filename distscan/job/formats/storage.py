@@ -18,7 +18,7 @@ import errno
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -123,8 +123,8 @@ class Writer:
         if elements.nbytes >= _FEWEST:
             _sync_file_range(self._opened, start, elements.nbytes, _START_WRITING)
 
-    def allocate(self, low: int, high: int, threads: int) -> None:
-        """Begin to allocate memory for elements ``low..high``, before they are written."""
+    def allocate(self, runs: Iterable[tuple[int, int]], threads: int) -> None:
+        """Begin to allocate memory for runs of elements, (first, last), before they are written."""
 
     def sync(self) -> None:
         """Return when all elements that this node has written are on the disk."""
@@ -162,10 +162,14 @@ class MappedWriter(Writer):
                 raise OSError(number, os.strerror(number))
         self._bytes[low:high] = elements.view(np.uint8)
 
-    def allocate(self, low: int, high: int, threads: int) -> None:
-        """Begin to allocate pages for elements ``low..high``, in threads of their own."""
+    def allocate(self, runs: Iterable[tuple[int, int]], threads: int) -> None:
+        """Begin to allocate pages for runs of elements, in threads of their own."""
         start, size = self._file.start, self._file.dtype.itemsize
-        pieces = chunks(start + low * size, start + high * size, _ALLOCATED)
+        pieces = (
+            piece
+            for low, high in runs
+            for piece in chunks(start + low * size, start + high * size, _ALLOCATED)
+        )
         lock = threading.Lock()
 
         def work() -> None:

@@ -11,7 +11,7 @@ import stat
 import threading
 import warnings
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -392,7 +392,7 @@ class Writer:
         with naming_output(self._part):
             self._array[box] = array
 
-    def allocate(self, low: int, high: int, threads: int) -> None:
+    def allocate(self, runs: Iterable[tuple[int, int]], threads: int) -> None:
         """Do nothing: files are created chunk by chunk."""
 
     def sync(self) -> None:
