@@ -409,7 +409,7 @@ def _budget(
         in_place=plan.types.x == plan.types.out,
         gpu=gpu,
         threads=_threads(job, bound.local_ranks, gpu=gpu),
-        turn=plan.turn,
+        turn=partial(plan.turn, gpu=gpu),
         row=plan.bytes_of_row,
         parallel=parallel,
         limit=job.run.memory,
@@ -422,7 +422,8 @@ def _budget(
         remote=job.is_remote,
         remote_target=job.is_in_place,
     )
-    if plan.across:  # other ranks have what is beside a turn; windows without tiles overlap turns
+    if plan.across and len(source.shape) > len(plan.shape):
+        # Other ranks have what is beside a turn; windows without tiles overlap turns.
         turns = plan.turns._replace(chunks=budget.turn)
         turn = turns.part(budget.chunk) * source.dtype.itemsize
         budget = budget._replace(window=min(budget.window, turn if source.tile else turn // 8))

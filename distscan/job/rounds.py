@@ -147,12 +147,14 @@ class _BlockScan:
             self._state = journal.state_after(progress, self._shard.plan.totals)
         self._state.start(self._carry)
         written, waiting = progress.scanned, None  # waiting: for the last chunks to be written
+        share = 2 if self._shard.plan.across else 1  # a chunk of a round is read, and later scanned
 
         def scan(chunk: Chunk, slot: Slot) -> Iterator[tuple[Chunk, Slot]]:
             nonlocal waiting
+            watch(self._bytes(chunk) - self._bytes(chunk) // share)
             for part in self._scan(chunk, slot):
                 self._note(part.chunk)
-                watch(self._bytes(part.chunk))
+                watch(self._bytes(part.chunk) // share)
                 # The state is that after a round.
                 if journal is not None and journal.due and part.chunk.last_rank >= 0:
                     waiting = waiting or self._record()

@@ -266,6 +266,9 @@ class Pipeline:
 # ---- the stages of a chunk ------------------------------------------------------------------
 
 
+_ALIGNED = 256  # elements, at multiples of which large chunks begin in memory
+
+
 class Shard:
     """The memory, the threads and the compiled scans of one rank.
 
@@ -292,7 +295,7 @@ class Shard:
         self.blocks = plan.blocks(budget.chunk, budget.turn)
         self._lanes, self._scans = threading.local(), dict[tuple[Extents, Strategy], ShardScan]()
         self._largest = min(budget.chunk, source.n)
-        self._slots = deque(self._slot() for _ in range(budget.slots))
+        self._slots = deque(self._allocate(budget.slots))
         self._resources = ExitStack()
 
     def open(self) -> None:
@@ -316,14 +319,18 @@ class Shard:
     def __exit__(self, *raised: Any) -> None:
         self._resources.__exit__(*raised)
 
-    def _slot(self) -> Slot:
-        """Allocate the memory of a chunk."""
-        types, marks = self.plan.types, self.plan.scan.segments
-        out = self._memory.empty(self._largest, types.out)
-        x = out if types.x == types.out else self._memory.empty(self._largest, types.x)
-        if marks is None:
-            return Slot(x, out)
-        return Slot(x, out, self._memory.empty(self._largest, marks.newbyteorder("=")))
+    def _allocate(self, number: int) -> Iterator[Slot]:
+        """Allocate the memory of chunks, all at once: a GPU may have thousands."""
+        types, marks, large = self.plan.types, self.plan.scan.segments, self._largest
+        step = large if large < _ALIGNED**2 else -(-large // _ALIGNED) * _ALIGNED
+        outs = self._memory.empty(step * number, types.out)
+        xs = outs if types.x == types.out else self._memory.empty(step * number, types.x)
+        keys = None
+        if marks is not None:
+            keys = self._memory.empty(step * number, marks.newbyteorder("="))
+        for low in range(0, step * number, step) if step else [0] * number:
+            part = slice(low, low + large)
+            yield Slot(xs[part], outs[part], None if keys is None else keys[part])
 
     @property
     def links(self) -> int:

@@ -345,12 +345,13 @@ def test_every_chunk(way, threads, marks, streams, comm, folder, rng):
         keys = np.sort(rng.integers(0, 2 if marks == "?" else 99, n)).astype(marks)
     streams.scan(x, "sum", [["--reverse"], []][rng.integers(2)], marks=keys)
     spans, names = traced(folder)
-    chunk = min(comm.allgather(streams.found[-1].chunk))
+    ranks = comm.allgather((streams.found[-1].chunk, streams.found[-1].turn))
+    chunk, turn = (min(each) for each in zip(*ranks, strict=True))
     for rank in range(RANKS):
         assert names["process_name", rank, 0] == f"rank {rank}"
-        rounds = [high - low for low, high in form.chunks(0, n, chunk * RANKS)]
-        parts = [form.bounds(rows, RANKS, rank) for rows in rounds]  # each is one chunk
-        sizes = [high - low for low, high in parts if high > low]
+        rounds = [high - low for low, high in form.chunks(0, n, chunk * turn * RANKS)]
+        parts = [form.bounds(rows, RANKS, rank) for rows in rounds]
+        sizes = [high - low for part in parts for low, high in form.chunks(*part, chunk)]
         of_keys = 0 if keys is None else keys.itemsize
         expected = [size * 4 for size in sizes] + [size * of_keys for size in sizes if of_keys]
         assert moved(spans, "read", rank) == Counter(expected)

@@ -161,6 +161,8 @@ class Streams:
         rng = self.rng
         way = way or ["streaming", "ample"][rng.integers(2)]
         self.patch.setattr(plan, "ROWS", int(rng.choice([1, 5, 64])))  # of a rank in a round
+        turn, as_gpu = plan.JobPlan.turn, bool(rng.integers(2))
+        self.patch.setattr(plan.JobPlan, "turn", lambda *given, gpu: turn(*given, gpu=as_gpu))
         self.patch.setattr(plan, "RUN", int(rng.choice([40, 1 << 16])))  # of a part of a row
         threads = threads or [1, 3][rng.integers(2)]
         strategy = strategy or ["auto", "reduce-scan", "scan-add"][rng.integers(3)]
