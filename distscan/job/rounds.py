@@ -80,9 +80,9 @@ def sweep(comm: Comm, shard: Shard, show: Show, state: State, journal: Journal |
                 scan.prepare()
             with (
                 agreed(comm),
-                scan.meeting(),  # for a fault of the next line, which shows the progress
+                scan.meeting(),  # if the progress cannot be shown
                 watched(comm, shard, "scan", scan.block, show) as watch,
-                scan.meeting(),  # that of the line before waits until all ranks have ended
+                scan.meeting(),  # if the scan fails: ``watched`` ends when that of all ranks has
             ):
                 ends.append((scan.block, scan.run(watch)))
     extents = plan.form.extents
