@@ -13,8 +13,9 @@ from ..cpu.chunked import CHUNK
 from ..mpi.agree import agreed, mark_collective
 from ..mpi.communicators import Comm
 from ..mpi.signals import interruptible
+from .chunks import Block
 from .formats.interface import Box, Fill, Source, Target, fill_box, whole_of
-from .plan import Block, JobPlan
+from .plan import JobPlan
 from .restart import State
 from .shard import Shard
 

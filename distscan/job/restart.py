@@ -26,9 +26,10 @@ from ..mpi.communicators import Comm
 from ..options import ScanOptions
 from ..version import __version__
 from . import output
+from .chunks import Block
 from .formats.files import opened
 from .formats.interface import Source, naming_output, option
-from .plan import Block, Budget, JobPlan
+from .plan import Budget, JobPlan
 from .shard import Carry, Digests
 
 FORMAT = 2

@@ -37,8 +37,9 @@ from ..mpi.communicators import Comm
 from ..mpi.exscan import Exscan
 from ..mpi.notices import watching
 from ..mpi.signals import interruptible, uninterruptible
+from .chunks import Block, Chunk
 from .formats.interface import Show, Source, option
-from .plan import Block, Chunk, by_window
+from .plan import by_window
 from .restart import BlockProgress, Journal, State, state_to_json
 from .shard import Carry, Digests, Shard, Slot, extend
 

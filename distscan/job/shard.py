@@ -26,8 +26,9 @@ from ..core.operators import Operator
 from ..core.steps import Edges, Pending, Strategy
 from ..cpu import threads
 from ..engine.shard_scan import ShardScan
+from .chunks import Block, Chunk
 from .formats.interface import Put, Source, fill_box, put_box
-from .plan import Block, Budget, Chunk, JobPlan
+from .plan import Budget, JobPlan
 from .report import Timeline
 
 T = TypeVar("T")

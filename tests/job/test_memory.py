@@ -11,8 +11,9 @@ import distscan
 from distscan.core.form import Extents, bounds
 from distscan.cpu import memory
 from distscan.job import plan
+from distscan.job.chunks import Chunk, Order, Turns, cut
 from distscan.job.formats.interface import READERS, REMOTE_READERS, REMOTE_WRITERS, WRITERS
-from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, Chunk, Order, Turns, cut, decide_budget
+from distscan.job.plan import CPU_CHUNK, GPU_CHUNK, Budget, decide_budget
 from support.cases import pairs
 
 # ---- the memory of a job: it stays within what it is given, and uses it --------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distscan.core.form import Extents
-from distscan.job.plan import Order, cut
+from distscan.job.chunks import Order, cut
 from distscan.job.shard import Pipeline, Slot
 from support.cases import pairs
 

@@ -1,7 +1,7 @@
 """The format Zarr, versions 2 and 3, an ``interface.Format``; zarr is imported where it is used.
 
 A store is a folder, and a chunk of an array is a file. Each chunk is decompressed, and written, by
-one rank: see ``plan.Tiles``. Of an array with shards, this holds of shards when they are written.
+one rank: see ``chunks.Tiles``. Of an array with shards, this holds of shards when they are written.
 """
 
 import ctypes
