@@ -10,13 +10,12 @@ import distscan
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import measured
-import pictures
 
 project = "distscan"
 version = release = distscan.__version__
 copyright = "the authors of distscan"
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_copybutton"]
 exclude_patterns = ["generated/measured*.rst"]  # pages include them
 templates_path = ["templates"]
 default_role = "code"
@@ -24,20 +23,27 @@ highlight_language = "none"
 
 autodoc_typehints = "none"  # the docstrings say more
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["torch", "jax", "xarray", "pandas"]  # large, for a few signatures
 numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"distscan {release}"
 html_show_sourcelink = False
 html_copy_source = False
-html_theme_options = {"show_prev_next": False, "secondary_sidebar_items": ["page-toc"]}
+html_theme_options = {
+    "show_prev_next": True,
+    "header_links_before_dropdown": 6,
+    "navigation_depth": 2,
+    "secondary_sidebar_items": ["page-toc"],
+}
+copybutton_selector = (
+    "div.highlight-python pre, div.highlight-bash pre"  # what is not typed has none
+)
 
 
 def _generate(app: Sphinx) -> None:
-    """Make what is not checked in: pictures and tables."""
-    folder = Path(app.srcdir) / "generated"
-    pictures.write(folder)
-    measured.write(folder)
+    """Make the tables of measurements, which are not checked in."""
+    measured.write(Path(app.srcdir) / "generated")
 
 
 def setup(app: Sphinx) -> None:

@@ -1,8 +1,8 @@
 """The pictures of the docs, drawn from the scans that they show.
 
-``python docs/pictures.py`` writes docs/generated/*.svg; the build of the docs calls it. Each scan
-is computed step by step and compared with the plain sum, so that no picture shows a wrong number.
-One picture shows times that were measured.
+``python docs/pictures.py`` writes docs/pictures/*.svg, which are checked in, so that the pages show
+them without a build. Each scan is computed step by step and compared with the plain sum, so that
+no picture shows a wrong number. One picture shows times that were measured.
 """
 
 import json
@@ -240,4 +240,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(__file__).resolve().parent / "generated")
+    write(Path(__file__).resolve().parent / "pictures")

@@ -16,8 +16,9 @@ import distscan
 from support.arrays import host
 
 ROOT = Path(__file__).resolve().parents[2]
+# Blocks without the name of a file: launch/doc_commands.py runs those that a reader saves.
 BLOCKS = {
-    ".md": re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL),
+    ".md": re.compile(r"^```python\n(?!# \w+\.py\n)(.*?)^```", re.MULTILINE | re.DOTALL),
     ".rst": re.compile(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", re.MULTILINE),
 }
 # An expression, and the results on rank 0 and rank 1, each perhaps with a remark after a colon.
@@ -144,3 +145,32 @@ def test_radix_sort(run_example, xp, cut, comm, rng, folder):
         assert isinstance(keys, xp.ndarray)
         assert keys.dtype == numbers.dtype
         np.testing.assert_array_equal(host(keys), np.sort(numbers)[mine])
+
+
+# ---- pages beside the code ----------------------------------------------------------------------
+
+
+@pytest.mark.one_rank
+def test_environment():
+    """The page has every variable that is read."""
+    page = (ROOT / "docs/environment.rst").read_text()
+    sources = [*(ROOT / "distscan").rglob("*.py"), *(ROOT / "launch").glob("*.*")]
+    pattern = re.compile(r"""environ(?:\.get\(|\[)["'](\w+)|\$\{(DISTSCAN_\w+)""")
+    names = {a or b for path in sources for a, b in pattern.findall(path.read_text())}
+    assert {"DISTSCAN_CPU", "DISTSCAN_LABELS"} <= names
+    others = {"PATH", "COLUMNS", "SLURM_STEP_TASKS_PER_NODE"}  # their meaning is not distscan's
+    assert [name for name in sorted(names - others) if f"``{name}``" not in page] == []
+
+
+@pytest.mark.one_rank
+def test_pictures(tmp_path, monkeypatch):
+    """They are checked in as ``docs/pictures.py`` draws them."""
+    matplotlib = pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    importlib.import_module("pictures").write(tmp_path)
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    there = {path.name: path.read_text() for path in (ROOT / "docs/pictures").iterdir()}
+    assert drawn.keys() == there.keys()
+    version = f"Matplotlib v{matplotlib.__version__},"
+    for name, text in drawn.items():  # another version draws otherwise
+        assert version not in there[name] or text == there[name], f"{name}: run docs/pictures.py"
