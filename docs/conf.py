@@ -30,6 +30,8 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"distscan {release}"
 html_show_sourcelink = False
 html_copy_source = False
+html_static_path = ["style.css"]
+html_css_files = ["style.css"]
 html_theme_options = {
     "show_prev_next": True,
     "header_links_before_dropdown": 6,
