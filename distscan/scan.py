@@ -46,7 +46,7 @@ def scan(
         result.
     op
         "sum", "prod", "max", "min", "logaddexp", "bitwise_and", "bitwise_or", "bitwise_xor",
-        "logical_and", "logical_or", "logical_xor", "fsum" (``docs/fsum.rst``); the NumPy ufunc or
+        "logical_and", "logical_or", "logical_xor", "fsum", exact sums; the NumPy ufunc or
         the MPI op of the same meaning; an ``Operator``; or, on CPUs, any other NumPy ufunc of two
         operands that is associative, such as ``numpy.gcd``.
     comm

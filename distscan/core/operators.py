@@ -72,8 +72,8 @@ class Operator:
         NumPy's arrays may be structured; CuPy has no structured arrays.
     cuda
         CUDA C++ that combines ``a`` (earlier) and ``b`` (later), both of type ``T``. It is an
-        expression, or, if it contains ``return``, the body of a function. The fields of a structure
-        have their names. None: the operator works on CPUs only.
+        expression, or, if it contains ``return``, the body of a function. None: the operator works
+        on CPUs only. So do structures, since CuPy has none: on GPUs, take ``arity``.
 
         Operands are always elements, the initial value, or combinations of these: so ``cuda`` may
         index a table with them. Some results are dropped. For these, ``a`` and ``b`` need not be
@@ -139,11 +139,11 @@ class Operator:
 
     Tuples of arrays: the largest element so far, and its index.
 
-    >>> argmax = distscan.Operator(
-    ...     "argmax", numpy=lambda a, b: numpy.where(b[0] > a[0], b, a), cuda="b.x0 > a.x0 ? b : a",
-    ...     arity=2)
-    >>> distscan.scan((numpy.array([3., 5., 4.]), numpy.arange(3.)), argmax)
-    (array([3., 5., 5.]), array([0., 1., 1.]))
+    >>> def larger(a, b):
+    ...     return tuple(numpy.where(b[0] > a[0], later, earlier) for earlier, later in zip(a, b))
+    >>> argmax = distscan.Operator("argmax", numpy=larger, cuda="b.x0 > a.x0 ? b : a", arity=2)
+    >>> distscan.scan((numpy.array([3., 5., 4.]), numpy.arange(3)), argmax)
+    (array([3., 5., 5.]), array([0, 1, 1]))
 
     Structures: (m, c) is the map v -> m v + c. First (m1, c1), then (m2, c2) is the map
     (m2 m1, m2 c1 + c2):
@@ -152,8 +152,7 @@ class Operator:
     ...     composed = numpy.empty_like(b)
     ...     composed["m"], composed["c"] = b["m"] * a["m"], b["m"] * a["c"] + b["c"]
     ...     return composed
-    >>> maps = distscan.Operator("maps", numpy=then, cuda="T{b.m * a.m, b.m * a.c + b.c}",
-    ...                          identity=(1, 0))
+    >>> maps = distscan.Operator("maps", numpy=then, identity=(1, 0))
     >>> distscan.scan(numpy.array([(2, 1), (3, 0), (1, 5)], [("m", "f8"), ("c", "f8")]), maps)
     array([(2., 1.), (6., 3.), (6., 8.)], dtype=[('m', '<f8'), ('c', '<f8')])
     """
@@ -346,7 +345,9 @@ def resolve(op: "str | np.ufunc | Operator") -> Operator:
         return BUILTIN[op]
     if op == "fsum":
         raise ValueError("operator 'fsum' has no form of its own: scan, Plan and scan_file take it")
-    raise ValueError(f"unknown operator {op!r}; choose from {', '.join(BUILTIN)}")
+    raise ValueError(
+        f"unknown operator {op!r}; choose from {', '.join(BUILTIN)}, fsum, or pass an Operator"
+    )
 
 
 # ---- sums and products without NaN: it is replaced as elements are read ----------------------

@@ -144,7 +144,7 @@ def report(
         "read": places[0],
         "copy_in": "bus",
         "reduce": device,
-        "exscan": "network",
+        "exscan": "network" if facts["nodes"] > 1 else "the slowest rank",
         "scan": device,
         "copy_out": "bus",
         "write": places[1],

@@ -280,11 +280,11 @@ class JournalTerms(NamedTuple):
             "the accumulating type": dtypes.to_json(plan.types.acc),
             "the type of totals": dtypes.to_json(plan.totals),
             "the shape": list(plan.shape),
+            "the number of ranks": self.ranks,  # it decides the strategy, so it is named first
             "the strategy": plan.strategy,
             "the state": self.before.digest(),
             "the backend": self.bound.name,
             "the kernels": kernels if len(set(kernels)) > 1 else kernels[0],
-            "the number of ranks": self.ranks,
             "the version of distscan": __version__,
             "the version of NumPy": np.__version__,
         }
