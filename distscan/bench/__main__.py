@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import __version__, binding, cli
-from ..cli import Parser, Progress
+from ..cli import Parser, ProgressBar
 from ..core.errors import DistscanError
 from ..core.operators import BUILTIN
 from ..cpu import compiled, library, stores
@@ -51,10 +51,9 @@ OF_FORMS = ("copy", "numpy", "single-pass", "reduce-scan", "scan-add", "by-hand"
 def parser() -> Parser:
     """Return the parser of the command line."""
     command = Parser(
-        prog="python -m distscan.bench",
+        "bench",
         description="distscan, a plain copy and the peers that are installed, side by side.",
-        epilog="example: mpirun -n 4 python -m distscan.bench --sizes 20:30 --plot bench.svg",
-        allow_abbrev=False,
+        epilog="example: mpirun -n 4 python -m distscan bench --sizes 20:30 --plot bench.svg",
     )
     add = command.add_argument
     add("--sizes", type=_sizes, metavar="A[:B[:STEP]],...",
@@ -317,11 +316,11 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     args = cli.arguments(comm, argv, parser(), check_arguments)
     if args is None:
         return 0
-    progress = Progress(quiet=comm.rank > 0)
-    bound = binding.bind(comm, args.backend, progress.warn)
+    bar = ProgressBar(quiet=comm.rank > 0)
+    bound = binding.bind(comm, args.backend, bar.warn)
     name, _, reason = bound.device.partition(": ")
     if reason:
-        progress.warn(f"runs on the CPU: {reason}")
+        bar.warn(f"runs on the CPU: {reason}")
     sharing = _count_sharing(comm, bound)
     with agreed(comm):
         how = {"graphs": args.graphs, "cached": args.cached}
@@ -342,7 +341,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         if args.against and comm.rank == 0:
             baseline = read_baseline(args.against, setting, planned)
     try:
-        options = {"repeat": args.repeat, "progress": progress.show}
+        options = {"repeat": args.repeat, "notify": bar.show}
         rows = timing.run(comm, machine, trials, **options)
         tables = None
         if args.block_scans:
@@ -350,7 +349,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
 
             tables = textbook.run(comm, machine, **options)
     finally:
-        progress.clear()
+        bar.clear()
     result = Report(
         command=" ".join(["python -m distscan.bench", *argv]),
         date=time.strftime("%Y-%m-%d"),

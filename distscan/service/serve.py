@@ -40,10 +40,9 @@ _GIB, _DAY = 1 << 30, 86400.0
 def parser() -> Parser:
     """Return the parser of the arguments."""
     parser = Parser(
-        prog="python -m distscan serve",
+        "serve",
         description="Scan what clients ask for: the ranks stay up.",
         epilog="example: mpirun -n 8 python -m distscan serve",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--socket", metavar="PATH", type=Path, help="where to listen (default: of this user)")

@@ -48,7 +48,7 @@ def test_the_main_job(op, code, run, save, folder, comm, rng):
     assert left(comm, folder) == ["x.npy", "x.scan.npy"]
     assert f"{op} of 40003 elements" in out
     assert "(checked)" in out
-    phases = ["distscan: scan", "distscan: check"]
+    phases = ["distscan: scan", "distscan: write", "distscan: check"]
     assert [line for line in err.splitlines() if line] == phases
 
 
