@@ -276,7 +276,7 @@ def file_job_parser(command: str = "") -> Parser:
         type=_operator,
         default="sum",
         metavar="OP",
-        help=f"{_NAMES}, or MODULE:NAME of an Operator (default: sum)",
+        help=f"the operator: {_NAMES}, or MODULE:NAME of an Operator (default: sum)",
     )
     add(
         "--window",
@@ -436,26 +436,38 @@ def _operator(text: str) -> Op:
     try:
         op = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a script may end when it is imported
-        raise argparse.ArgumentTypeError(f"cannot import {text}: {error}") from error
+        raise argparse.ArgumentTypeError(
+            f"cannot import {text}: {error}; Python looks for MODULE here and in PYTHONPATH"
+        ) from error
     if not isinstance(op, Operator):
-        raise argparse.ArgumentTypeError(f"{text} is no Operator, but {type(op).__name__}")
+        raise argparse.ArgumentTypeError(
+            f"{text} is no Operator, but {type(op).__name__}: make it by distscan.Operator(...)"
+        )
     return op
 
 
 def check_file_jobs(args: argparse.Namespace) -> None:
     """Refuse arguments that contradict each other."""
     if args.raw and args.dtype is None:
-        raise ValueError("--raw needs --dtype, the type of INPUT's elements")
+        raise ValueError("--raw needs --dtype, the type of INPUT's elements, such as --dtype f4")
     if args.shape is not None and not args.raw:
-        raise ValueError("--shape is for --raw: a .npy file says its shape")
+        raise ValueError("--shape is for --raw: a .npy file says its shape; leave it out")
+    if args.window is not None and args.op != "fsum":
+        raise ValueError("--window is for --op fsum: name this operator, or leave --window out")
+    if args.trust_input and not args.resume:
+        raise ValueError("--trust-input is for --resume: add it, or leave --trust-input out")
     if args.each and args.output is not None:
         folder = args.output.path
         if not (isinstance(folder, Url) or folder.is_dir()):
-            raise ValueError(f"with --each, -o is a folder, and {folder} is none")
+            raise ValueError(f"with --each, -o is a folder, and {folder} is none: create it")
     if args.check and (args.segments is not None or isinstance(args.op, Operator)):
-        raise ValueError("--check has no reference for --segments and for operators of your own")
+        raise ValueError(
+            "--check has no reference for --segments and for operators of your own: leave it out"
+        )
     if args.each and not (args.segments is None and args.trace is None):
-        raise ValueError("--segments and --trace are for one array, --each for several")
+        raise ValueError(
+            "--segments and --trace are for one array, --each for several: run one job for each"
+        )
 
 
 def file_jobs(args: argparse.Namespace) -> Iterator[FileJob]:
@@ -502,7 +514,7 @@ def _files(text: str, *, raw: bool) -> list[Location]:
         return [location] if raw else formats.parts(location)
     names = sorted(glob.glob(pattern))
     if not names:
-        raise InputError(f"no file matches {pattern}")
+        raise InputError(f"no file matches {pattern}; check the pattern")
     return [Location(Path(name), location.member) for name in names]
 
 

@@ -10,6 +10,7 @@ import distscan
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import measured
+import options
 import pictures
 
 project = "distscan"
@@ -17,7 +18,7 @@ version = release = distscan.__version__
 copyright = "the authors of distscan"
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
-exclude_patterns = ["generated/measured*.rst"]  # pages include them
+exclude_patterns = ["generated/measured*.rst", "generated/options*.rst"]  # pages include them
 templates_path = ["templates"]
 default_role = "code"
 highlight_language = "none"
@@ -38,6 +39,7 @@ def _generate(app: Sphinx) -> None:
     folder = Path(app.srcdir) / "generated"
     pictures.write(folder)
     measured.write(folder)
+    options.write(folder)
 
 
 def setup(app: Sphinx) -> None:

@@ -115,11 +115,11 @@ def check_arguments(args: argparse.Namespace) -> None:
     if args.gradients and importlib.util.find_spec("torch") is None:
         raise DistscanError("--gradients needs PyTorch; install it: pip install '.[torch]'")
     if args.levels and (args.by_size or args.of_uses):
-        raise ValueError("--levels is for --forms")
+        raise ValueError("--levels is for --forms: add --forms, or leave --levels out")
     if args.rows and args.segments:
         raise ValueError("--rows is not for --segments")
     if args.limit is not None and args.against is None:
-        raise ValueError("--limit is for --against")
+        raise ValueError("--limit is for --against: name an earlier report by --against FILE")
     args.sizes, args.types = args.sizes or _sizes(_SIZES), args.types or _types(_TYPES)
     args.op = args.op or "sum"
     if args.op in {"sum", "prod"} and any(out == np.float16 for _, out in args.types):
@@ -136,9 +136,9 @@ def _sizes(text: str) -> list[int]:
     """
     powers: set[int] = set()
     for part in text.split(","):
-        numbers = [int(number) for number in part.split(":")]
-        low, high, step = numbers + [numbers[0], 1][len(numbers) - 1 :]
-        if not 0 <= low <= high <= _LARGEST or step < 1:
+        numbers = [int(number) if number.isdecimal() else -1 for number in part.split(":")]
+        low, high, step = (numbers + [numbers[0], 1][len(numbers) - 1 :])[:3]
+        if len(numbers) > 3 or not 0 <= low <= high <= _LARGEST or step < 1:
             raise argparse.ArgumentTypeError(
                 f"sizes are powers A or ranges A:B[:STEP], 0 <= A <= B <= {_LARGEST}, not {text!r}"
             )
@@ -247,7 +247,7 @@ def read_baseline(path: Path, setting: dict[str, object], planned: Iterable[Key]
             },
         )
     except OSError as error:
-        raise ValueError(f"--against: {error.strerror}: {path}") from error
+        raise ValueError(f"--against: {error.strerror}: {path}; --json FILE writes one") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"--against: {path} is no report that --json wrote") from error
     for name, value in setting.items():

@@ -102,7 +102,7 @@ class FileJob(NamedTuple):
         marks = formats.inspect_segments(self.segments, source)
         scan = scan._replace(segments=None if marks is None else marks.dtype)
         if run.check and source.dtype.kind in "mM":
-            raise ValueError(f"{option('check')} has no reference for {source.dtype}")
+            raise ValueError(f"{option('check')} has no reference for {source.dtype}: leave it out")
         has_state = self.state is not None
         fsum = fsum_request(scan, run, source, ranks, has_state=has_state)
         return source, marks, scan, fsum

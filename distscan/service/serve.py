@@ -69,7 +69,7 @@ def check(args: argparse.Namespace) -> None:
     for name in args.allow_host:
         host_of(name)
     if args.keep < 0:
-        raise ValueError(f"--keep is a number of days, not {args.keep}")
+        raise ValueError(f"--keep is a number of days, 0 or more, not {args.keep}")
     if args.host is None:
         if args.port or args.token_file:
             raise ValueError("--port and --token-file are for TCP: name a --host")

@@ -50,7 +50,10 @@ def header_at(stream: BinaryIO, path: Path | Url) -> tuple[tuple[int, ...], bool
     except OSError:
         raise
     except Exception as error:  # NumPy's parser raises many types for a wrong header
-        reason = files.other_format(stream) or str(error).split("\n")[0].rstrip(".")
+        reason = files.other_format(stream) or (
+            f"{str(error).splitlines()[0].rstrip('.')}; write it by numpy.save, or name the "
+            "type of a file without a header by --raw and --dtype"
+        )
         raise InputError(f"{path} is not a .npy file: {reason}") from None
     return shape, bool(fortran) and len(shape) > 1, dtype
 
@@ -59,7 +62,7 @@ def check_size(file: files.Header, size: int) -> None:
     """Raise ``InputError`` if there are fewer bytes than the header says."""
     end = file.start + math.prod(file.shape) * file.dtype.itemsize
     if size < end:
-        raise InputError(f"{file.path} is truncated: {size} of {end} bytes")
+        raise InputError(f"{file.path} is truncated: {size} of {end} bytes; write it again")
 
 
 def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
