@@ -203,14 +203,14 @@ class ProgressBar:
 
 
 _REWRITTEN, _PRINTED = 0.1, 10.0  # seconds between two bars, and between two lines
-_WIDTH = 20
+_WIDTH = 10
 
 
 def _progress(progress: Progress, seconds: float, left: float | None) -> str:
     """Return a line of progress: of a phase since so many seconds, of a job that takes ``left``.
 
     >>> _progress(Progress("scan", 3 * 10**9, 4 * 10**9, 0.5), 1.5, 61)
-    'distscan: [##########..........]  50%  scan 3.00 of 4.00 GB  2.00 GB/s  1:01 left'
+    'distscan: [#####.....]  50%  scan 3.00 of 4.00 GB  2.00 GB/s  1:01 left'
     """
     phase, done, size, share = progress
     text = f"distscan: {phase}"

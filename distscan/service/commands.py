@@ -109,7 +109,10 @@ def _print(args: argparse.Namespace, fields: dict[str, Any]) -> None:
 
 def _progress(record: dict[str, Any]) -> Progress | None:
     """Return the progress of a job; None unless it runs."""
-    return None if record["progress"] is None else Progress(**record["progress"])
+    fields = record["progress"]
+    if fields is None:
+        return None
+    return Progress(*(fields[name] for name in Progress._fields))
 
 
 # ---- jobs, show, cancel -------------------------------------------------------------------------

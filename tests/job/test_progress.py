@@ -364,6 +364,7 @@ def test_one_percentage(case, run, save, comm, rng, monkeypatch):
     assert found[0] < 50
     assert found[-1] == 100
     assert len(set(found)) > 5
+    assert max(map(len, text.split("\r\033[K"))) < 80
     assert re.search(r"\[#+\.*\] +\d+%  scan \d.* of 0.01 GB  \d.* GB/s  \d+ s left", text)
     assert text.endswith("\r\033[K")  # the bar is removed
 
@@ -386,11 +387,11 @@ def test_the_bar(monkeypatch):
         bar.show(progress)
     assert stream.getvalue().split("\r\033[K")[1:] == [
         "distscan: queued",
-        "distscan: [##..................]  10%  scan 1.00 of 4.00 GB",
-        "distscan: [####................]  20%  scan 2.00 of 4.00 GB  0.20 GB/s  1:20 left",
-        "distscan: [####................]  21%  check 1000.00 of 1000000.00 GB  2:24 left",
+        "distscan: [#.........]  10%  scan 1.00 of 4.00 GB",
+        "distscan: [##........]  20%  scan 2.00 of 4.00 GB  0.20 GB/s  1:20 left",
+        "distscan: [##........]  21%  check 1000.00 of 1000000.00 GB  2:24 left",
         "distscan: queued",
-        "distscan: [###################.]  99%  scan",
+        "distscan: [#########.]  99%  scan",
     ]
 
 
@@ -409,7 +410,7 @@ def test_without_a_terminal(capsys, monkeypatch):
         bar.show(progress)
     assert capsys.readouterr().err.splitlines() == [
         "distscan: scan",
-        "distscan: [######..............]  30%  scan 6.00 of 10.00 GB  0.50 GB/s  34 s left",
+        "distscan: [###.......]  30%  scan 6.00 of 10.00 GB  0.50 GB/s  34 s left",
         "distscan: check",
     ]
 

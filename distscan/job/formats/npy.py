@@ -16,7 +16,7 @@ from numpy.lib import format
 from ...core.errors import InputError, OutputError
 from . import files
 from .files import File
-from .interface import NUMBERS, Layout, Url, naming_input, unlinked
+from .interface import NUMBERS, Layout, Url, naming_input, option, unlinked
 
 #: One thread at a time lets NumPy parse a header: before 3.11.8 and 3.12.2, Python may raise
 #: SystemError if two do.
@@ -51,8 +51,8 @@ def header_at(stream: BinaryIO, path: Path | Url) -> tuple[tuple[int, ...], bool
         raise
     except Exception as error:  # NumPy's parser raises many types for a wrong header
         reason = files.other_format(stream) or (
-            f"{str(error).splitlines()[0].rstrip('.')}; write it by numpy.save, or name the "
-            "type of a file without a header by --raw and --dtype"
+            f"{str(error).splitlines()[0].rstrip('.')}; write it by numpy.save; a file "
+            f"without a header needs {option('raw', '--dtype T', 'T')}"
         )
         raise InputError(f"{path} is not a .npy file: {reason}") from None
     return shape, bool(fortran) and len(shape) > 1, dtype
