@@ -1,7 +1,6 @@
 """The command lines: entry, exit status, parser, progress; and the file job's. Rank 0 prints.
 
-``run``, ``Parser``, ``arguments`` and ``Progress`` serve the commands of the service and of the
-benchmark as well.
+``run``, ``Parser``, ``arguments`` and ``ProgressBar`` serve all commands.
 """
 
 import argparse
@@ -17,12 +16,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn, get_args
 
+from . import commands
 from .core.errors import USAGE, DistscanError, InputError, LaunchError
 from .core.operators import BUILTIN, Operator
 from .core.steps import Strategy
 from .job import formats, report
 from .job.formats.interface import Location, Url, on_command_line, path_of_file
 from .job.job import FileJob, check_roles, perform
+from .job.progress import Progress
 from .job.report import Report
 from .mpi import agree, communicators, launcher
 from .mpi.agree import agreed
@@ -85,12 +86,16 @@ def status(error: Exception) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises errors instead of printing them: ranks agree on them first."""
+    """An argument parser that raises errors instead of printing them: ranks agree on them first.
+
+    Its program is this one, as it was called, and a ``command`` of it.
+    """
 
     text = ""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=_Help, **options)
+    def __init__(self, command: str = "", **options: Any) -> None:
+        options.setdefault("prog", f"{commands.program()} {command}".rstrip())
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise ValueError; argparse would end the process."""
@@ -101,7 +106,10 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Help(argparse.HelpFormatter):
-    """Help as wide as the terminal. argparse would import ``shutil`` for it, which takes 4 ms."""
+    """Help as wide as the terminal; a text of several lines keeps them.
+
+    argparse would import ``shutil`` for the width, which takes 4 ms.
+    """
 
     def __init__(self, prog: str) -> None:
         try:
@@ -109,6 +117,9 @@ class _Help(argparse.HelpFormatter):
         except ValueError:
             columns = os.get_terminal_size().columns if os.isatty(1) else 80
         super().__init__(prog, width=columns - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 def arguments(
@@ -135,32 +146,49 @@ def arguments(
     return args
 
 
+def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
+    """Return the arguments of a command without ranks; None for --help, after printing its text."""
+    try:
+        return parser.parse_args(argv)
+    except SystemExit:
+        print(parser.text, end="", flush=True)
+        return None
+
+
 # ---- progress ---------------------------------------------------------------------------------
 
 
-class Progress:
+class ProgressBar:
     """Progress on stderr: a bar that is rewritten on a terminal; else a line now and then."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet or sys.stderr is None
         self.terminal = not self.quiet and sys.stderr.isatty()
         self.phase, self._begun, self._next = "", 0.0, 0.0
+        self._origin = 0.0, 0.0  # a time, and the share of the job that was done then
 
-    def show(self, phase: str, done: int, size: int) -> None:
-        """Print that ``done`` of ``size`` bytes are done; a size of 0 is not known."""
+    def show(self, progress: Progress) -> None:
+        """Print the progress of a job."""
         if self.quiet:
             return
-        now, new = monotonic(), phase != self.phase
+        now, new = monotonic(), progress.phase != self.phase
+        if not 0 < self._origin[1] <= progress.share:  # the work begins, perhaps once more
+            self._origin = now, progress.share
         if new:
-            self.phase, self._begun = phase, now
+            self.phase, self._begun = progress.phase, now
         elif now < self._next:
             return
         self._next = now + (_REWRITTEN if self.terminal else _PRINTED)
-        text = _progress(phase, done, size, now - self._begun)
+        begun, first = self._origin
+        left = None
+        if progress.share > first:
+            left = (now - begun) * (1 - progress.share) / (progress.share - first)
+        text = _progress(progress, now - self._begun, left)
         if self.terminal:
             print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
         else:
-            print(text if not new else f"distscan: {phase}", file=sys.stderr, flush=True)
+            text = f"distscan: {progress.phase}" if new else text
+            print(text, file=sys.stderr, flush=True)
 
     def warn(self, message: str) -> None:
         """Print a warning on rank 0."""
@@ -175,30 +203,30 @@ class Progress:
 
 
 _REWRITTEN, _PRINTED = 0.1, 10.0  # seconds between two bars, and between two lines
-_WIDTH = 20
+_WIDTH = 10
 
 
-def _progress(phase: str, done: int, size: int, seconds: float) -> str:
-    """Return a line of progress.
+def _progress(progress: Progress, seconds: float, left: float | None) -> str:
+    """Return a line of progress: of a phase since so many seconds, of a job that takes ``left``.
 
-    >>> _progress("scan", 3 * 10**9, 4 * 10**9, 1.5)
-    'distscan: scan    [###############.....]  75%  3.00 of 4.00 GB  2.00 GB/s  1 s left'
+    >>> _progress(Progress("scan", 3 * 10**9, 4 * 10**9, 0.5), 1.5, 61)
+    'distscan: [#####.....]  50%  scan 3.00 of 4.00 GB  2.00 GB/s  1:01 left'
     """
-    if size == 0 or done == 0 or seconds == 0:
-        return f"distscan: {phase}"
-    share, rate = min(done / size, 1.0), done / seconds
-    bar = "#" * int(share * _WIDTH)
-    left = (size - done) / rate
-    return (
-        f"distscan: {phase:7} [{bar:.<{_WIDTH}}] {share:4.0%}  {done / 1e9:.2f} of "
-        f"{size / 1e9:.2f} GB  {rate / 1e9:.2f} GB/s  {_time(left)} left"
-    )
+    phase, done, size, share = progress
+    text = f"distscan: {phase}"
+    if share > 0:
+        bar = "#" * int(share * _WIDTH)
+        text = f"distscan: [{bar:.<{_WIDTH}}] {math.floor(share * 100):3}%  {phase}"
+    if size > 0 and done > 0:
+        text += f" {done / 1e9:.2f} of {size / 1e9:.2f} GB"
+        text += f"  {done / seconds / 1e9:.2f} GB/s" if seconds > 0 else ""
+    return text if left is None else f"{text}  {time_text(left)} left"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     """Return a time in the units that people read.
 
-    >>> _time(0.3), _time(75), _time(7265)
+    >>> time_text(0.3), time_text(75), time_text(7265)
     ('1 s', '1:15', '2:01:05')
     """
     whole = math.ceil(seconds)
@@ -214,16 +242,17 @@ def _time(seconds: float) -> str:
 #: Arguments that are options of a job; a command may have others.
 _OPTIONS = {*ScanOptions._fields, *RunOptions._fields}
 _OPTIONS |= {"state", "trace"}
-_NAMES = ", ".join(sorted([*BUILTIN, "fsum"]))
+#: The names of operators.
+OPERATORS = sorted([*BUILTIN, "fsum"])
+_NAMES = ", ".join(OPERATORS)
 
 
-def file_job_parser() -> Parser:
-    """Return the parser of a file job's arguments."""
+def file_job_parser(command: str = "") -> Parser:
+    """Return the parser of a file job's arguments, which may be those of a ``command``."""
     parser = Parser(
-        prog="python -m distscan",
+        command,
         description="Prefix scan of a file, shared among MPI ranks, one GPU per rank.",
-        epilog="example: mpirun -n 8 python -m distscan input.npy",
-        allow_abbrev=False,
+        epilog=f"{commands.description()}\n\nexample: mpirun -n 8 python -m distscan input.npy",
     )
     add = parser.add_argument
     add(
@@ -247,7 +276,7 @@ def file_job_parser() -> Parser:
         type=_operator,
         default="sum",
         metavar="OP",
-        help=f"{_NAMES}, or MODULE:NAME of an Operator (default: sum)",
+        help=f"the operator: {_NAMES}, or MODULE:NAME of an Operator (default: sum)",
     )
     add(
         "--window",
@@ -338,7 +367,29 @@ def file_job_parser() -> Parser:
     add("--json", action="store_true", help="print the report as one JSON object")
     add("--quiet", action="store_true", help="print no progress and no report")
     add("--version", action="version", version=f"distscan {__version__}")
+    if not command:
+        add(
+            "--print-completion",
+            action=_PrintCompletion,
+            choices=("bash", "zsh", "fish"),
+            help="print the lines that make this shell complete the command line",
+        )
     return parser
+
+
+class _PrintCompletion(argparse.Action):
+    """Print the lines for a shell as ``--help`` prints its text."""
+
+    def __call__(self, parser: Any, namespace: Any, shell: Any, option: str | None = None) -> None:
+        """End the parser with these lines."""
+        try:
+            from argcomplete import shellcode  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise ImportError(
+                f"{option} needs argcomplete ({error}); install it: pip install argcomplete"
+            ) from error
+        parser.text = shellcode(["distscan"], shell=shell)
+        parser.exit()
 
 
 def _file(text: str) -> Path:
@@ -385,26 +436,38 @@ def _operator(text: str) -> Op:
     try:
         op = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a script may end when it is imported
-        raise argparse.ArgumentTypeError(f"cannot import {text}: {error}") from error
+        raise argparse.ArgumentTypeError(
+            f"cannot import {text}: {error}; Python looks for MODULE here and in PYTHONPATH"
+        ) from error
     if not isinstance(op, Operator):
-        raise argparse.ArgumentTypeError(f"{text} is no Operator, but {type(op).__name__}")
+        raise argparse.ArgumentTypeError(
+            f"{text} is no Operator, but {type(op).__name__}: make it by distscan.Operator(...)"
+        )
     return op
 
 
 def check_file_jobs(args: argparse.Namespace) -> None:
     """Refuse arguments that contradict each other."""
     if args.raw and args.dtype is None:
-        raise ValueError("--raw needs --dtype, the type of INPUT's elements")
+        raise ValueError("--raw needs --dtype, the type of INPUT's elements, such as --dtype f4")
     if args.shape is not None and not args.raw:
-        raise ValueError("--shape is for --raw: a .npy file says its shape")
+        raise ValueError("--shape is for --raw: a .npy file says its shape; leave it out")
+    if args.window is not None and args.op != "fsum":
+        raise ValueError("--window is for --op fsum: name this operator, or leave --window out")
+    if args.trust_input and not args.resume:
+        raise ValueError("--trust-input is for --resume: add it, or leave --trust-input out")
     if args.each and args.output is not None:
         folder = args.output.path
         if not (isinstance(folder, Url) or folder.is_dir()):
-            raise ValueError(f"with --each, -o is a folder, and {folder} is none")
+            raise ValueError(f"with --each, -o is a folder, and {folder} is none: create it")
     if args.check and (args.segments is not None or isinstance(args.op, Operator)):
-        raise ValueError("--check has no reference for --segments and for operators of your own")
+        raise ValueError(
+            "--check has no reference for --segments and for operators of your own: leave it out"
+        )
     if args.each and not (args.segments is None and args.trace is None):
-        raise ValueError("--segments and --trace are for one array, --each for several")
+        raise ValueError(
+            "--segments and --trace are for one array, --each for several: run one job for each"
+        )
 
 
 def file_jobs(args: argparse.Namespace) -> Iterator[FileJob]:
@@ -451,8 +514,15 @@ def _files(text: str, *, raw: bool) -> list[Location]:
         return [location] if raw else formats.parts(location)
     names = sorted(glob.glob(pattern))
     if not names:
-        raise InputError(f"no file matches {pattern}")
+        raise InputError(f"no file matches {pattern}; check the pattern")
     return [Location(Path(name), location.member) for name in names]
+
+
+def check_command(argv: Sequence[str]) -> None:
+    """Refuse a mistyped command: a first argument that neither names a file nor looks like one."""
+    name = argv[0] if argv else "-"
+    if re.fullmatch(r"\w[\w-]*", name) and not os.path.lexists(name):
+        raise ValueError(commands.unknown(name))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -461,6 +531,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
+    with agreed(comm):
+        check_command(argv)
     args = arguments(comm, argv, file_job_parser(), check_file_jobs)
     if args is None:
         return 0
@@ -470,12 +542,12 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         if comm.rank == 0:
             check_roles(jobs)
     for i, job in enumerate(jobs):
-        progress = Progress(quiet=args.quiet or comm.rank > 0)
+        bar = ProgressBar(quiet=args.quiet or comm.rank > 0)
         try:
             with on_command_line():
-                result = perform(comm, job, progress.show, progress.warn, of_process=i == 0)
+                result = perform(comm, job, bar.show, bar.warn, of_process=i == 0)
         finally:
-            progress.clear()
+            bar.clear()
         _print(comm, args, result)
     return 0
 

@@ -245,7 +245,7 @@ def number(text: str) -> Any:
     for kind in (int, float, complex):
         with suppress(ValueError):
             return kind(text)
-    raise ValueError(f"initial {text!r} is no number")
+    raise ValueError(f"initial {text!r} is no number; numbers are such as 3, 1e3 and 2+1j")
 
 
 def _plain(value: Any) -> Any:

@@ -109,8 +109,8 @@ def scan_file(
         Of "fsum": every element is a multiple of 2^low, below 2^high in magnitude, as in ``scan``.
     progress
         A function that is called on rank 0, some ten times a second, with the phase ("resume",
-        "window", "reduce", "scan", "check", "encode" or "upload"), and with the bytes of the input,
-        or of the output, that are done, and all its bytes.
+        "window", "scan", "write", "check", "encode" or "upload"), and with the bytes of the input,
+        or of the output, that are done, and all its bytes; 0 are not known.
 
     Returns
     -------
@@ -141,6 +141,7 @@ def scan_file(
     from .job import formats  # noqa: PLC0415
     from .job.formats.interface import Location, path_of_file  # noqa: PLC0415
     from .job.job import FileJob, perform  # noqa: PLC0415
+    from .job.progress import Progress  # noqa: PLC0415
 
     def text(value: Any, name: str) -> str | os.PathLike[str]:
         if not isinstance(value, str | os.PathLike):
@@ -189,12 +190,13 @@ def scan_file(
     )
     if not (progress is None or callable(progress)):
         raise TypeError(f"progress must be a function, not {type(progress).__name__}")
+
+    def notify(current: Progress) -> None:
+        if progress is not None:
+            progress(current.phase, current.done, current.size)
+
     with _current_gpu():
-        return body(perform)(call, call.comm, job, progress or _nobody, lambda message: None)
-
-
-def _nobody(phase: str, done: int, size: int) -> None:
-    """Show progress to nobody."""
+        return body(perform)(call, call.comm, job, notify, lambda message: None)
 
 
 @contextmanager

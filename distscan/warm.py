@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from . import binding, cli
-from .cli import Parser
+from .cli import Parser, parse
 from .core import dtypes, operators
 from .core.errors import BackendError
 from .mpi import launcher
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Compile the kernels; return the exit status, as that of a file job."""
     first = launcher.launched_rank() == 0
     try:
-        args = _parse(argv)
+        args = parse(parser(), argv)
         if args is not None:
             args.quiet |= not first
             _compile(args)
@@ -43,14 +43,13 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace | None:
-    """Return the arguments; print the text of --help and return None if that is asked for."""
+def parser() -> Parser:
+    """Return the parser of the arguments."""
     parser = Parser(
-        prog="python -m distscan warm",
+        "warm",
         description="Compile the kernels of 1-D scans, inclusive and exclusive, with and without "
         "flags of segments, into the folder of compiled kernels.",
         epilog="example: python -m distscan warm --ops sum,max --types float32 --arch 90",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--ops", metavar="OP,...", default="sum", help="operators (default: sum)")
@@ -63,11 +62,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace | None:
         help="write an archive for each compute capability to FOLDER, for a wheel",
     )
     add("--quiet", action="store_true", help="print nothing")
-    try:
-        return parser.parse_args(argv)
-    except SystemExit:
-        print(parser.text, end="", flush=True)
-        return None
+    return parser
 
 
 def _compile(args: argparse.Namespace) -> None:

@@ -10,13 +10,14 @@ import distscan
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import measured
+import options
 
 project = "distscan"
 version = release = distscan.__version__
 copyright = "the authors of distscan"
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_copybutton"]
-exclude_patterns = ["generated/measured*.rst"]  # pages include them
+exclude_patterns = ["generated/measured*.rst", "generated/options*.rst"]  # pages include them
 templates_path = ["templates"]
 default_role = "code"
 highlight_language = "none"
@@ -44,8 +45,10 @@ copybutton_selector = (
 
 
 def _generate(app: Sphinx) -> None:
-    """Make the tables of measurements, which are not checked in."""
-    measured.write(Path(app.srcdir) / "generated")
+    """Make the tables of measurements and options, which are not checked in."""
+    folder = Path(app.srcdir) / "generated"
+    measured.write(folder)
+    options.write(folder)
 
 
 def setup(app: Sphinx) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import __version__, binding, cli
-from ..cli import Parser, Progress
+from ..cli import Parser, ProgressBar
 from ..core.errors import DistscanError
 from ..core.operators import BUILTIN
 from ..cpu import compiled, library, stores
@@ -51,10 +51,9 @@ OF_FORMS = ("copy", "numpy", "single-pass", "reduce-scan", "scan-add", "by-hand"
 def parser() -> Parser:
     """Return the parser of the command line."""
     command = Parser(
-        prog="python -m distscan.bench",
+        "bench",
         description="distscan, a plain copy and the peers that are installed, side by side.",
-        epilog="example: mpirun -n 4 python -m distscan.bench --sizes 20:30 --plot bench.svg",
-        allow_abbrev=False,
+        epilog="example: mpirun -n 4 python -m distscan bench --sizes 20:30 --plot bench.svg",
     )
     add = command.add_argument
     add("--sizes", type=_sizes, metavar="A[:B[:STEP]],...",
@@ -116,11 +115,11 @@ def check_arguments(args: argparse.Namespace) -> None:
     if args.gradients and importlib.util.find_spec("torch") is None:
         raise DistscanError("--gradients needs PyTorch; install it: pip install '.[torch]'")
     if args.levels and (args.by_size or args.of_uses):
-        raise ValueError("--levels is for --forms")
+        raise ValueError("--levels is for --forms: add --forms, or leave --levels out")
     if args.rows and args.segments:
         raise ValueError("--rows is not for --segments")
     if args.limit is not None and args.against is None:
-        raise ValueError("--limit is for --against")
+        raise ValueError("--limit is for --against: name an earlier report by --against FILE")
     args.sizes, args.types = args.sizes or _sizes(_SIZES), args.types or _types(_TYPES)
     args.op = args.op or "sum"
     if args.op in {"sum", "prod"} and any(out == np.float16 for _, out in args.types):
@@ -137,9 +136,9 @@ def _sizes(text: str) -> list[int]:
     """
     powers: set[int] = set()
     for part in text.split(","):
-        numbers = [int(number) for number in part.split(":")]
-        low, high, step = numbers + [numbers[0], 1][len(numbers) - 1 :]
-        if not 0 <= low <= high <= _LARGEST or step < 1:
+        numbers = [int(number) if number.isdecimal() else -1 for number in part.split(":")]
+        low, high, step = (numbers + [numbers[0], 1][len(numbers) - 1 :])[:3]
+        if len(numbers) > 3 or not 0 <= low <= high <= _LARGEST or step < 1:
             raise argparse.ArgumentTypeError(
                 f"sizes are powers A or ranges A:B[:STEP], 0 <= A <= B <= {_LARGEST}, not {text!r}"
             )
@@ -248,7 +247,7 @@ def read_baseline(path: Path, setting: dict[str, object], planned: Iterable[Key]
             },
         )
     except OSError as error:
-        raise ValueError(f"--against: {error.strerror}: {path}") from error
+        raise ValueError(f"--against: {error.strerror}: {path}; --json FILE writes one") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"--against: {path} is no report that --json wrote") from error
     for name, value in setting.items():
@@ -317,11 +316,11 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     args = cli.arguments(comm, argv, parser(), check_arguments)
     if args is None:
         return 0
-    progress = Progress(quiet=comm.rank > 0)
-    bound = binding.bind(comm, args.backend, progress.warn)
+    bar = ProgressBar(quiet=comm.rank > 0)
+    bound = binding.bind(comm, args.backend, bar.warn)
     name, _, reason = bound.device.partition(": ")
     if reason:
-        progress.warn(f"runs on the CPU: {reason}")
+        bar.warn(f"runs on the CPU: {reason}")
     sharing = _count_sharing(comm, bound)
     with agreed(comm):
         how = {"graphs": args.graphs, "cached": args.cached}
@@ -342,7 +341,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         if args.against and comm.rank == 0:
             baseline = read_baseline(args.against, setting, planned)
     try:
-        options = {"repeat": args.repeat, "progress": progress.show}
+        options = {"repeat": args.repeat, "notify": bar.show}
         rows = timing.run(comm, machine, trials, **options)
         tables = None
         if args.block_scans:
@@ -350,7 +349,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
 
             tables = textbook.run(comm, machine, **options)
     finally:
-        progress.clear()
+        bar.clear()
     result = Report(
         command=" ".join(["python -m distscan.bench", *argv]),
         date=time.strftime("%Y-%m-%d"),

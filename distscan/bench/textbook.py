@@ -18,6 +18,7 @@ from ..cuda.definitions import register_types
 from ..cuda.launches import Scan
 from ..cuda.policy import LaunchConfig, per_vector, sm_count
 from ..cuda.steps import SinglePass
+from ..job.progress import Progress
 from ..mpi.communicators import Comm
 from . import timing
 from .case import Case, Task
@@ -175,9 +176,7 @@ class Tables(NamedTuple):
         return lines + [f"{row.contender}: {row.status}: {row.message}" for row in wrong]
 
 
-def run(
-    comm: Comm, machine: Host, *, repeat: int, progress: Callable[[str, int, int], None]
-) -> Tables:
+def run(comm: Comm, machine: Host, *, repeat: int, notify: Callable[[Progress], None]) -> Tables:
     """Check and time all block scans and chains, on one rank with a GPU."""
     references = [c for c in CONTENDERS if c.name in ("copy", "single-pass")]
     blocks = [
@@ -187,7 +186,7 @@ def run(
     ]
     chains = [_contender(name, TextbookPolicy("Coarsened", struct))
               for name, struct in CHAINS.items()]  # fmt: skip
-    run_trials = partial(timing.run, comm, machine, repeat=repeat, progress=progress)
+    run_trials = partial(timing.run, comm, machine, repeat=repeat, notify=notify)
     return Tables(
         run_trials([CaseTrial(_case(POWER), [*references, *blocks])]),
         run_trials([CaseTrial(_case(power), [*references, *chains]) for power in POWERS]),

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import CheckError
+from ..job.progress import Progress
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 
@@ -431,12 +432,12 @@ def run(
     trials: Sequence[Trial],
     *,
     repeat: int,
-    progress: Callable[[str, int, int], None],
+    notify: Callable[[Progress], None],
 ) -> list[Row]:
     """Check and time the contenders of all trials. Unused memory is released after each trial."""
     rows = []
     for i, trial in enumerate(trials):
-        progress(trial.title, i, len(trials))
+        notify(Progress(trial.title, share=i / len(trials)))
         rows += measure(comm, machine, trial, repeat)
         machine.release()
     return rows

@@ -168,7 +168,10 @@ def _loop(op: Operator, earlier: np.dtype[Any] | None, later: np.dtype[Any]) -> 
         )[2]
     except TypeError as error:
         into = "" if earlier in (None, later) else f" into {earlier}"
-        raise TypeError(f"operator {op.name!r} does not take {later}{into}") from error
+        raise TypeError(
+            f"operator {op.name!r} does not take {later}{into}; convert the elements, "
+            "or choose another operator"
+        ) from error
     return result
 
 
@@ -183,7 +186,9 @@ def parse(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         return np.dtype(dtype)
     except Exception as error:  # np.dtype("f4,(") is a SyntaxError
-        raise TypeError(f"dtype {dtype!r} is not understood") from error
+        raise TypeError(
+            f"dtype {dtype!r} is not understood; a type is such as float32, int64 or >i8"
+        ) from error
 
 
 def to_json(dtype: np.dtype[Any]) -> Any:

@@ -58,7 +58,10 @@ class Extents(NamedTuple):
         """Return the extents of an array of ``shape``; raise AxisError for an axis it lacks."""
         ndim = max(len(shape), 1)  # a scalar is an array of one element, as in numpy.cumsum
         if axis is not None and not -ndim <= axis < ndim:
-            raise np.exceptions.AxisError(axis, ndim)
+            raise np.exceptions.AxisError(
+                f"axis {axis} is out of bounds for array of dimension {ndim}; axes are "
+                f"{-ndim} to {ndim - 1}"
+            )
         if axis is None or ndim == 1:
             return cls(length=math.prod(shape), shape=shape)
         axis %= ndim
@@ -253,7 +256,10 @@ def starting_value(initial: Any, acc: np.dtype[Any]) -> Any:
         return value.reshape(()) if value.size == 1 else value  # an array: see ``Form.seed``
     value = scalar(initial, "initial")
     if not (isinstance(value.item(), int) or np.can_cast(value.dtype, acc, "same_kind")):
-        raise TypeError(f"initial is {value.dtype}; the scan accumulates in {acc}")
+        raise TypeError(
+            f"initial is {value.dtype}; the scan accumulates in {acc}: name another "
+            f"initial, or dtype {value.dtype}"
+        )
     return exact_scalar(value, acc, "initial")
 
 

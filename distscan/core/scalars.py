@@ -113,7 +113,9 @@ def _exact_number(number: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
         with np.errstate(all="ignore"):
             exact = np.array(number, dtype)
     except OverflowError as error:
-        raise OverflowError(f"{text}, which is out of bounds for {dtype}") from error
+        raise OverflowError(
+            f"{text}, which is out of bounds for {dtype}; name a wider dtype"
+        ) from error
     except ValueError as error:  # an integer of NaN
         raise ValueError(f"{text}, which {dtype} does not have") from error
     if dtype.kind in "iu" and exact.item() != number:

@@ -22,7 +22,7 @@ def count() -> int:
     try:
         devices = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise BackendError(f"no usable NVIDIA GPU; {error}") from error
+        raise BackendError(f"no usable NVIDIA GPU; {error}; backend cpu needs none") from error
     if devices == 0:
         raise BackendError("no NVIDIA GPU is visible; look at CUDA_VISIBLE_DEVICES")
     return devices

@@ -1,7 +1,7 @@
 """``--check``: recompute a scan with NumPy, in pieces, and find the first difference."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +14,10 @@ from ..mpi.agree import agreed, mark_collective
 from ..mpi.communicators import Comm
 from ..mpi.signals import interruptible
 from .chunks import Block
-from .formats.interface import Box, Fill, Source, Target, fill_box, whole_of
+from .formats.interface import Box, Fill, Show, Source, Target, fill_box, whole_of
 from .plan import JobPlan
 from .restart import State
+from .rounds import Note, watched
 from .shard import Shard
 
 Array = NDArray[Any]
@@ -26,44 +27,66 @@ PIECE = 1 << 18  # bytes: the temporaries of a piece stay in cache
 
 
 def check(
-    comm: Comm, shard: Shard, source: Source, result: Target, *, state: State, ahead: int = 0
+    comm: Comm,
+    shard: Shard,
+    source: Source,
+    result: Target,
+    *,
+    state: State,
+    show: Show,
+    ahead: int = 0,
 ) -> None:
     """Compare a file's scan with NumPy's; each rank compares its own part; collective.
 
-    ``state`` is that before the first element. With ``ahead``, the input is read in runs of so many
-    elements. Sums, products and logaddexp of floats are recomputed in the next wider type, and may
-    differ by the bounds below. All other results must be equal.
+    ``state`` is that before the first element. With ``ahead``, the input is read in runs of
+    so many elements.
+
+    Sums, products and logaddexp of floats are recomputed in the next wider type, and may differ by
+    the bounds below. All other results must be equal.
 
     Raises ``CheckError`` on every rank, with an element that differs, the first one of a rank.
     """
     plan, n = shard.plan, shard.plan.form.extents.length
     longest = max(comm.allgather(n))
     before: list[_State] = []
+    done = 0  # bytes of the input, on all ranks; rank 0 knows
+
+    def watch() -> AbstractContextManager[Note]:
+        """Return a context that shows the progress of one step of all ranks."""
+        earlier = done
+
+        def note(phase: str, current: int, size: int) -> None:
+            nonlocal done
+            done = current
+            show(phase, done, size)
+
+        return watched(comm, shard, "check", earlier, note)
+
     with agreed(comm):
         reference = _Reference(plan, longest, comm.size, shard.links)
         sections = [*_sections(shard, source.dtype.itemsize, result.dtype.itemsize)]
         step = max((piece.size for section in sections for piece in section.pieces), default=0)
-        files = _Files(shard, source, result, step, ahead)
+        files = _Files(shard, source, result, step=step, ahead=ahead)
     if not plan.across:
         differences = []
-        with agreed(comm), files.both() as (fill, fill_result):
+        with agreed(comm), files.both() as fills, watch() as note:
             for section in sections:
                 before = section.states(reference, state)
-                differences.append(files.compare(reference, section, before, fill, fill_result))
+                differences.append(files.compare(reference, section, before, fills, note))
         _raise_first(comm, plan, result, differences)
         return
     with ExitStack() as opened:
         with agreed(comm):
-            fill, fill_result = opened.enter_context(files.both())
+            fills = opened.enter_context(files.both())
         for section in sections:  # as many as on all ranks
-            with agreed(comm):
+            with agreed(comm), watch() as note:
                 before = section.states(reference, state)
-                files.skip(reference, section, fill)
+                files.skip(reference, section, fills, note)
             states = comm.allgather(reference.state if n > 0 else None)
             order = states[: comm.rank : -1] if plan.form.reverse else states[: comm.rank]
             before += [each for each in order if each is not None]
-            with agreed(comm):
-                difference = files.compare(reference, section, before, fill, fill_result)
+            with agreed(comm), watch() as note:
+                difference = files.compare(reference, section, before, fills, note)
             _raise_first(comm, plan, result, [difference])
         with agreed(comm):
             opened.close()
@@ -141,7 +164,15 @@ def _pieces(plan: JobPlan, step: int) -> Iterator[_Piece]:
 class _Files:
     """The input and the result, with memory for a piece of each."""
 
-    def __init__(self, shard: Shard, source: Source, result: Target, step: int, ahead: int) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        source: Source,
+        result: Target,
+        *,
+        step: int,
+        ahead: int,
+    ) -> None:
         self._plan, self._window, self._ahead = shard.plan, shard.budget.window, ahead
         self._source, self._result = source, result
         self._x, self._y = (np.empty(step, f.dtype.newbyteorder("=")) for f in (source, result))
@@ -159,28 +190,33 @@ class _Files:
         with self.input() as fill, self._result.reading() as fill_result:
             yield fill, fill_result
 
-    def skip(self, reference: "_Reference", section: _Section, fill: Fill) -> None:
+    def skip(
+        self, reference: "_Reference", section: _Section, fills: tuple[Fill, Fill], note: Note
+    ) -> None:
         """Find the state of the reference after a section."""
         reference.rewind(section.inner)
         for piece in section.pieces:
-            x = self._read(fill, piece, self._x)
+            x = self._read(fills[0], piece, self._x)
             for rows in self._rows(piece, section.inner):
                 reference.skip(x[rows], piece.outer)
+            note(x.nbytes // 2)
 
     def compare(
         self,
         reference: "_Reference",
         section: _Section,
         before: Sequence["_State"],
-        fill: Fill,
-        fill_result: Fill,
+        fills: tuple[Fill, Fill],
+        note: Note,
     ) -> _Difference | None:
         """Return the first difference in a section, which is scanned after the states before."""
         for piece in section.pieces:
             if piece.fresh:
                 reference.rewind(piece.outer * section.inner, self._plan.form.seed, before)
-            x = self._read(fill, piece, self._x)
-            y = self._read(fill_result, piece, self._y)
+            x = self._read(fills[0], piece, self._x)
+            y = self._read(fills[1], piece, self._y)
+            # What ``skip`` has read, too, counts half.
+            note(x.nbytes - x.nbytes // 2 if self._plan.across else x.nbytes)
             for rows in self._rows(piece, section.inner):
                 expected, bound = reference.advance(x[rows], piece.outer)
                 scanned = reference.in_scan_order(y[rows], piece.outer)

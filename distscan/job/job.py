@@ -41,6 +41,7 @@ from .formats.interface import (
     renaming,
 )
 from .plan import GPU_CHUNK, Budget, JobPlan, by_window, decide_budget, fsum_request
+from .progress import Course, Progress
 from .report import Report, Timeline, report, trace
 from .restart import State
 from .rounds import compare, find_window, sweep
@@ -101,7 +102,7 @@ class FileJob(NamedTuple):
         marks = formats.inspect_segments(self.segments, source)
         scan = scan._replace(segments=None if marks is None else marks.dtype)
         if run.check and source.dtype.kind in "mM":
-            raise ValueError(f"{option('check')} has no reference for {source.dtype}")
+            raise ValueError(f"{option('check')} has no reference for {source.dtype}: leave it out")
         has_state = self.state is not None
         fsum = fsum_request(scan, run, source, ranks, has_state=has_state)
         return source, marks, scan, fsum
@@ -130,14 +131,15 @@ def perform(
     call: Agreement,
     comm: Comm,
     job: FileJob,
-    show: Show,
+    notify: Callable[[Progress], None],
     warn: Callable[[str], None],
     *,
     of_process: bool = False,
 ) -> Report:
     """Scan a file into a file, and return the report; collective. Every rank raises, or none.
 
-    ``of_process`` says that the job began when this process did.
+    ``notify`` is called on rank 0 with the progress. ``of_process`` says that the job began when
+    this process did.
     """
     clock = Timeline(trace=job.trace is not None, of_process=of_process)
     # ---- check everything before any work -------------------------------------------------
@@ -146,9 +148,9 @@ def perform(
     for each in (source, marks, fsum):
         call.same.update(each.terms() if each is not None else {})
     backend = job.backend_for(source)
-    options = scan
-    if fsum is not None:  # the window is known later: that of no elements stands for it
-        options = by_window(scan, fsum, Window(0, 0, source.n), source.dtype)
+    # The window of fsum is known later: that of no elements stands for it.
+    window = Window(0, 0, source.n)
+    options = scan if fsum is None else by_window(scan, fsum, window, source.dtype)
     plan = JobPlan.of(options, job.run, source, comm)
     restart.load_state(job, scan, plan)  # it is read again when no other job can change it
     paths = _check_files(job) if comm.rank == 0 else _Paths(job.output.path, job.state, job.trace)
@@ -198,6 +200,7 @@ def perform(
             )
             restart.check_blocks(job, len(shard.blocks))
             shard.open()
+            show = Course(_phases(job, plan, (source, marks, fsum), target), notify, comm.rank).show
         clock.from_the_beginning("start")
         with agreed(comm), renaming(target.path, job.output.path), shard:
             compare(comm, shard, journal, (source, marks), show)
@@ -205,14 +208,23 @@ def perform(
                 find_window(comm, shard, fsum, source, show, journal=journal)
             end = sweep(comm, shard, show, state, journal)
         with agreed(comm), renaming(target.path, job.output.path), clock("write"):
+            show("write", 0, 0)
             if bound.first_on_node:
                 put.sync()
         if job.run.check:
             _check(comm, source, target, shard, show, state=state, remote=job.is_remote)
         ends = [each for each in comm.allgather(end) if each.value is not None]
         last = ends[0 if scan.reverse else -1] if ends else state
-        text = partial(restart.state_text, scan, plan, last)
-        _publish(comm, job, clock, target, show, paths=paths, drafts=drafts, state_text=text)
+        _publish(
+            comm,
+            job,
+            clock,
+            target,
+            show,
+            paths=paths,
+            drafts=drafts,
+            state_text=partial(restart.state_text, scan, plan, last),
+        )
     clock.from_the_beginning("all")
     clock.bytes["all"] = source.n * (plan.types.x.itemsize + plan.types.out.itemsize)
     return report(
@@ -234,6 +246,27 @@ def perform(
             f"{_place(job.output.path)}, by rank 0" if job.uploads else "",
         ),
     )
+
+
+def _phases(
+    job: FileJob,
+    plan: JobPlan,
+    inspected: tuple[Source, Source | None, FsumRequest | None],
+    target: Target,
+) -> dict[str, int]:
+    """Return the phases that a job may have, in their order, and the bytes that each moves."""
+    source, marks, fsum = inspected
+    read, write = (source.n * each.itemsize for each in (plan.types.x, plan.types.out))
+    of_marks = 0 if marks is None else source.n * marks.dtype.itemsize
+    return {
+        "resume": (read + of_marks) * job.run.digests,
+        "window": read * (fsum is not None),
+        "scan": read + of_marks + write,
+        "write": 0,  # the system has written most of it by then
+        "check": (read + write) * job.run.check,
+        "encode": 2 * write * isinstance(target, Staging),
+        "upload": write * job.uploads,
+    }
 
 
 def _place_of_output(job: FileJob, target: Target) -> str:
@@ -379,12 +412,9 @@ def _check(
     """Compare the result with NumPy's; collective."""
     from . import check  # noqa: PLC0415 - few jobs check their result
 
-    with agreed(comm):
-        if comm.rank == 0:
-            show("check", 0, 0)
+    ahead = _AHEAD_OF_CHECK * shard.budget.chunk if remote else 0
     with shard.timeline("check"):
-        ahead = _AHEAD_OF_CHECK * shard.budget.chunk if remote else 0
-        check.check(comm, shard, source, target, state=state, ahead=ahead)
+        check.check(comm, shard, source, target, state=state, show=show, ahead=ahead)
 
 
 _AHEAD_OF_CHECK = 4  # chunks that are read from a store at a time

@@ -54,12 +54,14 @@ def check(path: Path, *, force: bool) -> Path:
         except RuntimeError as error:
             raise OutputError(f"{path} is a symbolic link to itself") from error
         if not path.parent.is_dir():
-            raise OutputError(f"there is no directory {path.parent}")
+            raise OutputError(
+                f"there is no directory {path.parent}; create it: mkdir -p {path.parent}"
+            )
         mode = _mode(path)
     if mode is not None and stat.S_ISDIR(mode) and not formats.is_store(path):
         raise OutputError(f"{path} is a directory; name a file with -o")
     if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OutputError(f"{path} is not a regular file, and is not replaced")
+        raise OutputError(f"{path} is not a regular file, and is not replaced; name another")
     if mode is not None and not force:
         raise OutputError(f"{path} exists; {option('force')} replaces it")
     return path

@@ -288,7 +288,7 @@ def fsum_request(
             "its running value has the window of one job"
         )
     if run.check:
-        raise ValueError(f"{option('check')} has no reference for fsum")
+        raise ValueError(f"{option('check')} has no reference for fsum: leave it out")
     return FsumRequest.of(
         source.dtype,
         dtype=scan.dtype,

@@ -50,10 +50,12 @@ _WATCHED = 1 << 24  # bytes: the progress of a smaller job is not gathered from 
 
 
 def watched(
-    comm: Comm, shard: Shard, phase: str, block: Block, show: Show
+    comm: Comm, shard: Shard, phase: str, earlier: int, show: Show
 ) -> AbstractContextManager[Note]:
-    """Return a context that shows the progress of all ranks in a block; collective."""
-    earlier = shard.nbytes_before(block)
+    """Return a context that shows the progress of all ranks after ``earlier`` bytes; collective.
+
+    It is entered inside a step of an agreement: ``show`` may raise an exception on rank 0.
+    """
     if comm.size > 1 and shard.nbytes < _WATCHED:
         # Messages between ranks would take longer than the work.
         if comm.rank == 0:
@@ -73,7 +75,7 @@ def sweep(comm: Comm, shard: Shard, show: Show, state: State, journal: Journal |
     scans = (_BlockScan(comm, shard, i, state, journal) for i in range(len(shard.blocks)))
     rest = (scan for scan in scans if not scan.ended)
     if not plan.across:
-        with agreed(comm), watched(comm, shard, "scan", shard.blocks[0], show) as watch:
+        with agreed(comm), watched(comm, shard, "scan", 0, show) as watch:
             ends += [(scan.block, scan.run(watch)) for scan in rest]
     else:
         for scan in rest:
@@ -82,7 +84,7 @@ def sweep(comm: Comm, shard: Shard, show: Show, state: State, journal: Journal |
             with (
                 agreed(comm),
                 scan.meeting(),  # if the progress cannot be shown
-                watched(comm, shard, "scan", scan.block, show) as watch,
+                watched(comm, shard, "scan", shard.nbytes_before(scan.block), show) as watch,
                 scan.meeting(),  # if the scan fails: ``watched`` ends when that of all ranks has
             ):
                 ends.append((scan.block, scan.run(watch)))
@@ -351,7 +353,7 @@ def compare(
         done = BlockProgress(block, scanned, state, done.input if same else ())
     if shard.digests:
         names = [each.name for each in sources if each is not None]
-        with agreed(comm), watched(comm, shard, "resume", shard.blocks[0], show) as watch:
+        with agreed(comm), watched(comm, shard, "resume", 0, show) as watch:
             done = done._replace(input=_check_input(shard, journal, done, names, watch))
     journal.progress = done
 
@@ -431,7 +433,7 @@ def _find_window(
         return
     local, special = Window(0, 0, 0), False
     # Ranks may have different numbers of blocks.
-    with agreed(comm), watched(comm, shard, "window", shard.blocks[0], show) as watch:
+    with agreed(comm), watched(comm, shard, "window", 0, show) as watch:
         for block in shard.blocks:
             window, block_special = _window_of_block(shard, block, request, watch)
             local, special = local.joined(window), special or block_special

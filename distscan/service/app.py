@@ -33,9 +33,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ..job.progress import Progress
 from ..version import __version__
 from . import protocol, requests
-from .dispatch import Dispatcher, Progress
+from .dispatch import Dispatcher
 from .errors import BusyError, StoreError
 from .monitoring import MEDIA_TYPE, Metrics, RequestCounter
 from .requests import Guard, Json, Names, OriginFilter, Paths, StreamedAnswer

@@ -24,13 +24,14 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic, time
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from ..core import dtypes
 from ..core.errors import RankError
 from ..job import output
 from ..job.formats.interface import Location
 from ..job.job import FileJob, perform
+from ..job.progress import Progress
 from ..job.report import Report, plain
 from ..mpi import agree, communicators
 from ..mpi.agree import agreed
@@ -50,14 +51,6 @@ from .store import Record, Store
 _DAY = 86400.0  # seconds
 _ATTEMPTS = 3  # crashes during a job after which it is not begun again
 _log = logging.getLogger("distscan.service")
-
-
-class Progress(NamedTuple):
-    """The progress of a running job: its phase, the bytes that are done, and all bytes."""
-
-    phase: str = "start"
-    done: int = 0
-    size: int = 0
 
 
 class Dispatcher:
@@ -286,8 +279,8 @@ class Dispatcher:
             _log.error("%s; trying again", error)
         self._changed.wait(1)
 
-    def _show(self, phase: str, done: int, size: int) -> None:
-        self._progress = Progress(phase, done, size)
+    def _show(self, progress: Progress) -> None:
+        self._progress = progress
         self._tell()
         if self._cancelled:
             raise CancelledJobError("the job was cancelled")
@@ -345,7 +338,6 @@ def _file(text: str) -> Path:
 
 _PATHS = ("output", "segments", "state", "trace")
 _ARRAYS = ("output", "segments")
-Show = Callable[[str, int, int], None]
 
 
 def job_to_json(job: FileJob) -> dict[str, Any]:
@@ -383,14 +375,14 @@ def follow(comm: Comm, wakeup: "Wakeup", scanner: Scanner) -> None:
                 raise
 
 
-def _perform(comm: Comm, request: dict[str, Any], show: Show) -> Report:
+def _perform(comm: Comm, request: dict[str, Any], notify: Callable[[Progress], None]) -> Report:
     """Run the job that ``job_to_json`` has described; collective.
 
-    ``show`` may raise an exception, which then ends the job on all ranks.
+    ``notify`` may raise an exception, which then ends the job on all ranks.
     """
     with agreed(comm):
         job = job_from_json(request)
-    return perform(comm, job, show, lambda message: None)
+    return perform(comm, job, notify, lambda message: None)
 
 
 def _task_from_json(fields: list[Any]) -> Task:

@@ -97,9 +97,14 @@ def token_in(path: Path) -> str:
         mode = path.stat().st_mode
         text = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ServiceError(f"cannot read the token in {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ServiceError(
+            f"cannot read the token in {path}: {reason}; name the file of the service's token"
+        ) from error
     if mode & 0o077:
         raise ServiceError(f"others may read {path}: run chmod 600 {path}")
     if len(text) < 16:
-        raise ServiceError(f"the token in {path} has fewer than 16 characters")
+        raise ServiceError(
+            f"the token in {path} has fewer than 16 characters; make one: openssl rand -hex 32"
+        )
     return text

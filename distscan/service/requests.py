@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..core import dtypes
+from ..core.errors import InputError
 from ..job.formats.interface import Location
 from ..job.job import FileJob
 from ..options import RunOptions, ScanOptions, parse
@@ -282,7 +283,10 @@ class Paths:
     """The folders in which clients may name files. Links that lead out of them are refused."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
-        self.roots = [root.resolve(strict=True) for root in roots]
+        for root in roots:
+            if not root.is_dir():
+                raise InputError(f"there is no folder {root}; create it: mkdir -p {root}")
+        self.roots = [root.resolve() for root in roots]
 
     def locate(self, text: object) -> Location:
         """Return the location of an array, whose file is checked as by ``check``."""

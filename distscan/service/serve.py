@@ -40,10 +40,9 @@ _GIB, _DAY = 1 << 30, 86400.0
 def parser() -> Parser:
     """Return the parser of the arguments."""
     parser = Parser(
-        prog="python -m distscan serve",
+        "serve",
         description="Scan what clients ask for: the ranks stay up.",
         epilog="example: mpirun -n 8 python -m distscan serve",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--socket", metavar="PATH", type=Path, help="where to listen (default: of this user)")
@@ -70,7 +69,7 @@ def check(args: argparse.Namespace) -> None:
     for name in args.allow_host:
         host_of(name)
     if args.keep < 0:
-        raise ValueError(f"--keep is a number of days, not {args.keep}")
+        raise ValueError(f"--keep is a number of days, 0 or more, not {args.keep}")
     if args.host is None:
         if args.port or args.token_file:
             raise ValueError("--port and --token-file are for TCP: name a --host")

@@ -412,7 +412,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
 
 def _parser() -> cli.Parser:
     about = (__doc__ or "").partition("\n")[0]
-    parser = cli.Parser(prog="accuracy.py", description=about, allow_abbrev=False)
+    parser = cli.Parser(prog="accuracy.py", description=about)
     add = parser.add_argument
     add("kind", choices=MEASUREMENTS)
     defaults = ", ".join(f"{size} for {kind}" for kind, (_, size, _) in SIZES.items())

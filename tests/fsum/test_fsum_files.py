@@ -175,7 +175,7 @@ def test_the_command(run, save, folder, comm, rng):
     status, out, err = run("x.npy", "--op", "fsum", "--json", "--backend", "cpu")
     assert status == 0, err
     assert same(np.load(folder / "x.scan.npy"), scanned(x, "float64"))
-    phases = ["distscan: window", "distscan: scan"]
+    phases = ["distscan: window", "distscan: scan", "distscan: write"]
     assert [line for line in err.splitlines() if line] == phases
     report = json.loads(out)
     assert report["op"] == "fsum"

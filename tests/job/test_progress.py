@@ -1,6 +1,9 @@
-"""The progress of all ranks, and ``--trace``."""
+"""The progress of all ranks, the bar, and ``--trace``."""
 
+import io
+import itertools
 import json
+import re
 import sys
 import threading
 import time
@@ -11,9 +14,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from distscan import cli
 from distscan.core import form
 from distscan.core.errors import RankError
 from distscan.cpu import steps
+from distscan.job import rounds
+from distscan.job.progress import Course, Progress
 from distscan.mpi import notices
 from distscan.mpi.agree import agreed
 from distscan.mpi.notices import Notices, watching
@@ -263,6 +269,150 @@ def test_notices_that_nobody_received(comm):
     assert comm.rank > 0 or shown[-1] == comm.size * (comm.size - 1) // 2
     for number in numbers:  # whoever comes next finds none
         Notices(comm, number, reverse=False).receive()
+
+
+# ---- one share for all phases of a job -----------------------------------------------------------
+
+one_rank = pytest.mark.one_rank
+
+
+class Terminal(io.StringIO):
+    """A terminal that notes all that is written."""
+
+    def isatty(self):
+        return True
+
+
+def shares(text):
+    """The percentages that a bar has shown, in order."""
+    return [int(number) for number in re.findall(r"(\d+)%", text)]
+
+
+@one_rank
+def test_shares():
+    """By the bytes that each phase moves; one that does not come leaves its part to the others."""
+    seen = []
+    course = Course({"window": 100, "scan": 200, "check": 100}, seen.append)
+    course.show("scan", 100, 200)  # no window: 300 bytes are the whole
+    assert seen[-1] == ("scan", 100, 200, pytest.approx(1 / 3))
+    course.show("scan", 200, 200)
+    course.show("write", 0, 0)  # of a phase that nobody has planned, nothing is known
+    assert seen[-1] == ("write", 0, 0, pytest.approx(2 / 3))
+    course.show("check", 50, 100)
+    assert seen[-1].share == pytest.approx(5 / 6)
+    course.show("check", 40, 100)
+    assert seen[-1].share == pytest.approx(5 / 6)
+    course.show("check", 100, 100)
+    assert seen[-1].share == 1
+
+
+@one_rank
+def test_shares_of_random_jobs(rng):
+    """They never fall, never pass 1, and end at 1 if the last phase with bytes does."""
+    for _ in range(300):
+        names = [f"phase {i}" for i in range(rng.integers(1, 6))]
+        sizes = {name: int(rng.integers(0, 3) * rng.integers(1, 1 << 40)) for name in names}
+        seen = []
+        course = Course(sizes, seen.append)
+        for name in names:
+            if name != names[-1] and rng.integers(3) == 0:
+                continue
+            end = 1.0 if name == names[-1] else rng.random()
+            for done in np.sort(rng.random(5)) * end:
+                course.show(name, int(done * sizes[name]), sizes[name])
+        course.show(names[-1], sizes[names[-1]], sizes[names[-1]])
+        found = [each.share for each in seen]
+        assert found == sorted(found)
+        assert 0 <= found[0] <= found[-1] <= 1 + 1e-12
+        if sizes[names[-1]] > 0:
+            assert found[-1] == pytest.approx(1)
+
+
+JOBS = {
+    "scan": [],
+    "check": ["--check"],
+    "fsum": ["--op", "fsum"],
+    "resume": ["--resume"],
+    "format": ["-o", "y.h5::y"],
+    "upload": ["-o", "memory://progress/y.npy", "--force"],
+    "columns": ["--axis", "0", "--check"],
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_one_percentage(case, run, save, comm, rng, monkeypatch):
+    """From the begin to the end of a job the bar never goes back, whatever the phases are."""
+    if case == "format":
+        pytest.importorskip("h5py")
+    if case == "upload":
+        pytest.importorskip("fsspec")
+    monkeypatch.setattr(cli, "_REWRITTEN", 0)
+    monkeypatch.setattr(notices, "_PERIOD", 0)
+    monkeypatch.setattr(rounds, "_WATCHED", 0)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    save("x.npy", rng.normal(size=(1 << 9, 5 << 9)))
+    small = ["--memory", "1M", "--threads", "1", "--backend", "cpu"]
+    status, _, _ = run("x.npy", *JOBS[case], *small)
+    text = stream.getvalue()
+    assert status == 0, text
+    if comm.rank > 0:
+        assert text == ""
+        return
+    found = shares(text)
+    assert found == sorted(found)
+    assert found[0] < 50
+    assert found[-1] == 100
+    assert len(set(found)) > 5
+    assert max(map(len, text.split("\r\033[K"))) < 80
+    assert re.search(r"\[#+\.*\] +\d+%  scan \d.* of 0.01 GB  \d.* GB/s  \d+ s left", text)
+    assert text.endswith("\r\033[K")  # the bar is removed
+
+
+@one_rank
+def test_the_bar(monkeypatch):
+    """The rate is that of the phase, the time that is left that of the job."""
+    stream, clock = Terminal(), itertools.count()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(cli, "monotonic", lambda: 10.0 * next(clock))
+    bar = cli.ProgressBar(quiet=False)
+    for progress in (
+        Progress("queued"),
+        Progress("scan", 10**9, 4 * 10**9, 0.1),
+        Progress("scan", 2 * 10**9, 4 * 10**9, 0.2),
+        Progress("check", 10**12, 10**15, 0.21),
+        Progress("queued"),  # the service was started again
+        Progress("scan", 0, 4 * 10**9, 0.999),
+    ):
+        bar.show(progress)
+    assert stream.getvalue().split("\r\033[K")[1:] == [
+        "distscan: queued",
+        "distscan: [#.........]  10%  scan 1.00 of 4.00 GB",
+        "distscan: [##........]  20%  scan 2.00 of 4.00 GB  0.20 GB/s  1:20 left",
+        "distscan: [##........]  21%  check 1000.00 of 1000000.00 GB  2:24 left",
+        "distscan: queued",
+        "distscan: [#########.]  99%  scan",
+    ]
+
+
+@one_rank
+def test_without_a_terminal(capsys, monkeypatch):
+    """A line when a phase begins, and one now and then."""
+    times = iter([0.0, 1.0, 12.0, 13.0])
+    monkeypatch.setattr(cli, "monotonic", lambda: next(times))
+    bar = cli.ProgressBar(quiet=False)
+    for progress in (
+        Progress("scan", 10**9, 10**10, 0.05),
+        Progress("scan", 2 * 10**9, 10**10, 0.10),  # too early
+        Progress("scan", 6 * 10**9, 10**10, 0.30),
+        Progress("check", 0, 0, 0.5),
+    ):
+        bar.show(progress)
+    assert capsys.readouterr().err.splitlines() == [
+        "distscan: scan",
+        "distscan: [###.......]  30%  scan 6.00 of 10.00 GB  0.50 GB/s  34 s left",
+        "distscan: check",
+    ]
 
 
 # ---- ``--trace``: the work of all ranks on every chunk, and the ranges that Nsight shows ---------

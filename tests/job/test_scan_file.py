@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import distscan
-from distscan import cli, scan_file
+from distscan import scan_file
 from distscan.core.errors import OutputError
 from distscan.job import job, output, restart
 from distscan.job.formats import storage
@@ -124,9 +124,9 @@ def test_progress(comm, folder, save, rng):
     if comm.rank > 0:
         assert seen == []
         return
-    phases = ["scan", "check"]
-    assert list(dict.fromkeys(phase for phase, _, _ in seen)) == phases
-    for phase in phases[:-1]:
+    assert list(dict.fromkeys(phase for phase, _, _ in seen)) == ["scan", "write", "check"]
+    assert ("write", 0, 0) in seen
+    for phase in ("scan", "check"):
         done = [n for name, n, size in seen if name == phase]
         assert done == sorted(done)
         assert done[-1] == x.nbytes
@@ -175,25 +175,6 @@ def test_an_operator(comm, folder, save, rng):
     save("x.npy", x)
     distscan.scan_file("x.npy", "y.npy", SQUARES, comm=comm, backend="cpu", memory=1 << 9)
     np.testing.assert_array_equal(np.load(folder / "y.npy"), np.cumsum(x**2))
-
-
-@pytest.mark.one_rank
-@pytest.mark.parametrize(
-    ("done", "size", "seconds", "text"),
-    [
-        (0, 0, 1, "distscan: scan"),
-        (
-            10**9,
-            4 * 10**9,
-            2,
-            "scan    [#####...............]  25%  1.00 of 4.00 GB  0.50 GB/s  6 s",
-        ),
-        (1, 10**12, 1, "0.00 GB/s  277777777:46:39 left"),
-        (10**9, 10**9, 90, "100%  1.00 of 1.00 GB  0.01 GB/s  0 s left"),
-    ],
-)
-def test_the_line_of_progress(done, size, seconds, text):
-    assert text in cli._progress("scan", done, size, seconds)
 
 
 # ---- the files of a job: each has one role, all appear together, and none is written by a link ---

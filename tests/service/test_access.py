@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import ssl
 import subprocess
@@ -142,6 +143,31 @@ def test_a_service_that_is_not_there_yet(tmp_path):
 # ---- commands ------------------------------------------------------------------------------------
 
 
+def check_texts(folder, where):
+    """What ``jobs`` and ``show`` print for people and for programs."""
+    out = command("jobs", *where)[1]
+    lines = [line.split(maxsplit=6) for line in out.splitlines()]
+    assert [line[0] for line in lines] == ["4", "3", "2", "1"]
+    assert [line[1] for line in lines][1:] == ["done", "failed", "done"]
+    assert all(float(line[4]) >= 0 and line[5] == "s" for line in lines[1:])
+    assert lines[-1][6] == f"max of {folder}/x.npy"
+    assert re.search(rf"sum of {folder}/x.npy +OutputError: .* exists", lines[-2][6])
+    assert len({re.search("(max|f?sum) of", line).start() for line in out.splitlines()}) == 1
+    listed = json.loads(command("jobs", "--json", *where)[1])
+    assert [job["number"] for job in listed] == [4, 3, 2, 1]
+    assert json.loads(command("show", 4, "--json", *where)[1])["number"] == 4
+    shown = command("show", 3, *where)[1]
+    assert shown.startswith(f"job 3: done\n  scan       fsum of {folder}/x.npy\n")
+    assert "\n  options    " in shown
+    assert "window=[-2, 7]" in shown
+    assert re.search(r"\n  read +\d", shown)  # seconds of a phase
+    assert f"\n{folder}/x.scan.npy" in shown
+    shown = command("show", 2, *where)[1]
+    assert shown.startswith("job 2: failed\n")
+    assert f"\n  output     {folder}/x.scan.npy\n" in shown
+    assert "\n  reason     OutputError: " in shown
+
+
 def test_commands(tmp_path):
     """As the file job: the same options, the same report."""
     x, xs = np.arange(10.0), np.arange(12).reshape(3, 4)
@@ -163,11 +189,7 @@ def test_commands(tmp_path):
         assert '"total": 48.0' in out
         status, out, _ = command("submit", "x.npy", "--force", "--detach", *where, cwd=tmp_path)
         number = int(out)
-        status, out, _ = command("jobs", *where)
-        assert [line.split()[0] for line in out.splitlines()] == ["4", "3", "2", "1"]
-        assert f"{tmp_path}/x.npy" in out
-        status, out, _ = command("show", number, *where)
-        assert f'"number": {number}' in out
+        check_texts(tmp_path, where)
         for axis in (0, 1):  # options that are 0 are options, too
             arguments = ["--axis", axis, "--initial", "0", "--exclusive", "--force"]
             status, _, err = command("submit", "xs.npy", *arguments, *where, cwd=tmp_path)
@@ -176,7 +198,8 @@ def test_commands(tmp_path):
             np.testing.assert_array_equal(y, xs.cumsum(axis) - xs)
         assert command("cancel", number, *where) == (0, f"job {number} had ended: done\n", "")
         status, _, err = command("show", 77, *where)
-        assert (status, err) == (1, "distscan: error: there is no job 77\n")
+        assert status == 1
+        assert err == "distscan: error: there is no job 77; python -m distscan jobs lists them\n"
         for wrong in (["submit"], ["show", "x"], ["jobs", "--no"], ["submit", "x", "--axis", "y"],
                       ["submit", "x.npy", "--force", "--each", "--key", "k"]):  # fmt: skip
             assert command(*wrong, *where)[0] == 2

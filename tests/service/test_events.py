@@ -59,6 +59,9 @@ def test_progress(service):
         seen = read_until(stream, is_job(job.number, "cancelled"))
         assert len(seen) <= 5 * (time.monotonic() - begun) + 5
         assert {data["number"] for name, data in seen if name == "progress"} <= {job.number}
+        shares = [data["progress"]["share"] for name, data in seen if name == "progress"]
+        assert shares == sorted(shares)
+        assert all(0 <= share <= 1 for share in shares)
 
 
 def test_the_queue(service):

@@ -163,7 +163,10 @@ def inspect_segments(location: Location | None, source: Source) -> Source | None
     keys = [_inspect(each, f"{NUMBERS}SU") for each in names]
     marks = keys[0] if len(keys) == 1 else JoinedFiles(keys)
     if marks.shape not in (source.shape, (source.n,)):
-        raise InputError(f"{marks.name} has shape {marks.shape}; {source.name} has {source.shape}")
+        raise InputError(
+            f"{marks.name} has shape {marks.shape}; {source.name} has {source.shape}: segments "
+            "have an element for each of the input"
+        )
     return marks
 
 
@@ -185,7 +188,8 @@ class JoinedFiles:
             if file.dtype != first.dtype or file.shape[1:] != first.shape[1:]:
                 raise InputError(
                     f"{file.name} has {file.dtype} of shape {file.shape}, {first.name} "
-                    f"{first.dtype} of shape {first.shape}: parts differ in their first axis only"
+                    f"{first.dtype} of shape {first.shape}: parts differ in their first axis only; "
+                    "scan each on its own"
                 )
         self.dtype: np.dtype[Any] = first.dtype
         self.shape = (sum(file.shape[0] for file in files), *first.shape[1:])

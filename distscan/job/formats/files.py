@@ -235,13 +235,14 @@ def raw_shape(
         length, rest = divmod(size, dtype.itemsize)
         if rest:
             raise InputError(
-                f"{path} has {size} bytes, no multiple of the {dtype.itemsize} of {dtype}"
+                f"{path} has {size} bytes, no multiple of the {dtype.itemsize} of {dtype}; "
+                "check the type"
             )
         return (length,)
     if size != math.prod(shape) * dtype.itemsize:
         raise InputError(
             f"{path} has {size} bytes; {dtype} of shape {shape} has "
-            f"{math.prod(shape) * dtype.itemsize}"
+            f"{math.prod(shape) * dtype.itemsize}; check the type and the shape"
         )
     return shape
 
@@ -270,9 +271,12 @@ def check(file: Header, kinds: str) -> None:
     """Raise ``InputError`` for a type that cannot be scanned, and for an impossible shape."""
     path, dtype, shape = file.path, file.dtype, file.shape
     if dtype.hasobject:
-        raise InputError(f"{path} holds pickled Python objects; a scan takes numbers")
+        raise InputError(
+            f"{path} holds pickled Python objects; a scan takes numbers: "
+            "save x.astype(float), or another type"
+        )
     if dtype.kind not in kinds or dtype.itemsize == 0:
-        remedy = "a scan takes bool, integer, float and complex types"
+        remedy = "a scan takes bool, integer, float and complex types: convert it by astype"
         if dtype.names:
             operator = option("op", "MODULE:NAME", "distscan.Operator(...)")
             remedy += f"; structures take an operator of your own, {operator}"
@@ -384,7 +388,9 @@ def opened(path: Path) -> Iterator[BufferedReader]:
     with naming_input(path):
         # To open a pipe would wait for a writer, perhaps for ever.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(f"{path} is not a regular file")
+            raise InputError(
+                f"{path} is not a regular file; name a file, or files as '{path}/*.npy'"
+            )
         stream = path.open("rb")
     with stream:
         yield stream

@@ -377,7 +377,18 @@ def naming_input(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        raise InputError(
+            f"cannot read {path}: {error.strerror or error}; {_remedy(path, error)}"
+        ) from error
+
+
+def _remedy(path: Path, error: OSError) -> str:
+    """Return what a user can do about an input that cannot be read."""
+    if "::" in str(path):
+        return "FILE::NAME is for files of HDF5, NetCDF-4, Zarr, .npz, Parquet and Arrow"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return "its owner can permit it: chmod +r"
+    return "check the path"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from numpy.lib import format
 from ...core.errors import InputError, OutputError
 from . import files
 from .files import File
-from .interface import NUMBERS, Layout, Url, naming_input, unlinked
+from .interface import NUMBERS, Layout, Url, naming_input, option, unlinked
 
 #: One thread at a time lets NumPy parse a header: before 3.11.8 and 3.12.2, Python may raise
 #: SystemError if two do.
@@ -50,7 +50,10 @@ def header_at(stream: BinaryIO, path: Path | Url) -> tuple[tuple[int, ...], bool
     except OSError:
         raise
     except Exception as error:  # NumPy's parser raises many types for a wrong header
-        reason = files.other_format(stream) or str(error).split("\n")[0].rstrip(".")
+        reason = files.other_format(stream) or (
+            f"{str(error).splitlines()[0].rstrip('.')}; write it by numpy.save; a file "
+            f"without a header needs {option('raw', '--dtype T', 'T')}"
+        )
         raise InputError(f"{path} is not a .npy file: {reason}") from None
     return shape, bool(fortran) and len(shape) > 1, dtype
 
@@ -59,7 +62,7 @@ def check_size(file: files.Header, size: int) -> None:
     """Raise ``InputError`` if there are fewer bytes than the header says."""
     end = file.start + math.prod(file.shape) * file.dtype.itemsize
     if size < end:
-        raise InputError(f"{file.path} is truncated: {size} of {end} bytes")
+        raise InputError(f"{file.path} is truncated: {size} of {end} bytes; write it again")
 
 
 def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -33,7 +33,9 @@ def inspect(path: Path, kinds: str = NUMBERS, member: str = "") -> "File | Packe
         except InputError:
             raise
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
-            raise InputError(f"{path} is no archive of NumPy's arrays: {error}") from None
+            raise InputError(
+                f"{path} is no archive of NumPy's arrays: {error}; write it by numpy.savez"
+            ) from None
         stored = info.compress_type == zipfile.ZIP_STORED
         if stored:
             stream.seek(info.header_offset)
