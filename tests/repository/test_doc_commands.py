@@ -29,7 +29,7 @@ Title
 
 .. before:
    made=$(python3 hello.py)
-   echo left >left.txt
+   mkdir left && echo left >left/left.txt
 
 .. code-block:: bash
 
@@ -59,7 +59,7 @@ print("hello")
 <!-- before: made=$(python3 hello.py) -->
 ```bash
 test "$made" = hello
-test ! -e left.txt     # of the page before
+test ! -e left     # of the page before
 ```
 
 <!-- not run: elsewhere -->

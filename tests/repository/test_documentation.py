@@ -18,7 +18,9 @@ from support.arrays import host
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = {
     ".md": re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL),
-    ".rst": re.compile(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", re.MULTILINE),
+    ".rst": re.compile(
+        r"^\.\. code-block:: python\n(?: +:.*\n)*\n((?:    .*\n|\n)+)", re.MULTILINE
+    ),
 }
 # An expression, and the results on rank 0 and rank 1, each perhaps with a remark after a colon.
 RESULTS = re.compile(r"^([a-z].*?)  # ([^|:\n]+) \| ([^|:\n]+?)(?:: .*)?$", re.MULTILINE)
