@@ -45,7 +45,8 @@ REASONS = {
     "elsewhere": "runs on another machine, or by another user",
 }
 KEPT_VARIABLES = re.compile(r"PIP_|SSL_CERT_|\w+_CA_BUNDLE$|\w+_proxy$|LANG$|LC_", re.IGNORECASE)
-KEPT_FOLDERS = {".venv", ".venv-openmpi", "distscan/cpu/lib"}  # what the pages install and compile
+# Of the folder that the commands work in: what they install and compile, and the repository.
+KEPT_FOLDERS = {".git", ".venv", ".venv-openmpi", "distscan/cpu/lib"}
 # A line of text that is a command: it begins so, and is no synopsis, [--like] this.
 COMMAND = re.compile(
     r" *(\$ |(\w+=\S* )*"
@@ -171,16 +172,22 @@ def read_page(page):
 
 
 def copy_checkout(folder):
-    """Copy the files that Git has; without Git, those that are not hidden or built."""
-    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True,
-                            timeout=60, check=False).stdout  # fmt: skip
-    if not listed:
+    """Copy the files that Git has, into a repository; without Git, those not hidden or built."""
+
+    def git(*arguments):
+        return subprocess.run(["git", "-C", *arguments], capture_output=True, text=True,
+                              timeout=60, check=False).stdout  # fmt: skip
+
+    names = [name for name in git(ROOT, "ls-files", "-z").split("\0") if (ROOT / name).is_file()]
+    if not names:
         hidden = shutil.ignore_patterns(".*", "build", "dist", "shared")
         shutil.copytree(ROOT, folder, ignore=hidden, dirs_exist_ok=True)
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+        return
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
 
 
 def paths_in(folder):

@@ -128,6 +128,19 @@ def test_keep(run, tmp_path):
     assert names(tmp_path / "kept") == {".venv", "README.md", "a.rst", "doc_commands.py"}
 
 
+def test_checkout(run, tmp_path):
+    """The files that Git has, as they are now, in a repository."""
+    page = ".. code-block:: bash\n\n    test ! -e untracked\n"
+    run({"docs/a.rst": page}, "--list")
+    checkout = tmp_path / "checkout"
+    for arguments in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", *arguments], cwd=checkout, check=True, timeout=60)
+    (checkout / "untracked").touch()
+    ran = run({"docs/a.rst": f"{page}    git ls-files | grep -x docs/a.rst\n"})
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert states(ran) == {"README.md:3": "ok", "docs/a.rst:1": "ok"}
+
+
 @pytest.mark.parametrize(
     ("commands", "state", "output"),
     [
