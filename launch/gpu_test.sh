@@ -61,7 +61,8 @@ for ranks in 1 2 4 8; do
   fi
 done
 if (($# == 0)); then
+  PATH=$(dirname "$PYTHON"):$PATH
   run "commands of the pages" \
-    env "PATH=$(dirname "$PYTHON"):$PATH" "$PYTHON" launch/doc_commands.py --reason gpu
+    timeout --foreground -k 10 $((total - SECONDS)) "$PYTHON" launch/doc_commands.py --reason gpu
 fi
 exit $worst
