@@ -1,6 +1,7 @@
 """launch/doc_commands.py runs the commands of pages, and refuses those that are marked wrongly."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,14 @@ def states(ran):
 
 def names(folder):
     return {path.name for path in folder.rglob("*.*")}
+
+
+def test_this_repository():
+    """All its commands are marked; README.md has some that are run, which make .venv."""
+    ran = subprocess.run([sys.executable, ROOT / "launch/doc_commands.py", "--list"], text=True,
+                         capture_output=True, timeout=60, check=False)  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
+    assert re.search(r"^README.md:\d+: run$", ran.stdout, re.MULTILINE)
 
 
 def test_pages(run):
