@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Usage: launch/gpu_test.sh [PYTEST ARGUMENT...]
-# Runs the tests that need a GPU at 1, 2, 4 and 8 ranks, as far as there are GPUs; installs nothing.
+# Runs the tests that need a GPU at 1, 2, 4 and 8 ranks, as far as there are GPUs; without arguments,
+# then the commands of README and docs that need one. Installs nothing.
 # Tests run side by side, as many as there are cores and GPU memory for. Those at 1 rank come first
 # and compile for all: some thousand kernels, which later runs find in the cache. Test files that need
 # packages that are not installed are skipped by name.
@@ -59,4 +60,9 @@ for ranks in 1 2 4 8; do
       launch/mpirun.sh "$ranks" "$PYTHON" -m pytest -m "gpu and alone" "$@"
   fi
 done
+if (($# == 0)); then
+  PATH=$(dirname "$PYTHON"):$PATH
+  run "commands of the pages" \
+    timeout --foreground -k 10 $((total - SECONDS)) "$PYTHON" launch/doc_commands.py --reason gpu
+fi
 exit $worst

@@ -273,7 +273,7 @@ def test_without_its_extra(tmp_path):
 def test_readme(tmp_path):
     """README's lines for a service run as they are copied, on two ranks."""
     section = (ROOT / "README.md").read_text().partition("\n## Service\n")[2].partition("\n## ")[0]
-    lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    lines = section.partition("```bash\n")[2].partition("```")[0].splitlines()
     assert len(lines) == 5
     assert lines[0].startswith("mpirun -n 8 python -m distscan serve &")
     lines[0] = lines[0].replace("mpirun -n 8", "mpirun -n 2")
