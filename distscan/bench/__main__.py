@@ -524,7 +524,7 @@ def _versions(machine: Host) -> dict[str, str]:
 
 def _library_versions(versions: dict[str, str]) -> dict[str, str]:
     """Return the versions of the peers that ``_versions`` does not have."""
-    named = ("cub", "by-hand-expert", "torch", "tbb", "heat", "scipy")
+    named = ("cub", "by-hand-expert", "torch", "jax", "dask", "tbb", "heat", "scipy")
     return {name: versions[name] for name in named if name in versions}
 
 
