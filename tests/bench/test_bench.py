@@ -280,6 +280,25 @@ def test_a_wrong_result_is_never_timed(spoil, n, comm, machine, case, monkeypatc
         assert rows[1].wall_us is None
 
 
+@pytest.mark.parametrize(("extra", "status"), [(0, "timed"), (1, "wrong")])
+def test_new_arrays_are_checked(extra, status, comm, machine, case):
+    """The result of a contender that returns new arrays is what it returns, not ``out``."""
+
+    def prepare(task):
+        def call(scan, out):
+            scan()
+            result = out.copy()
+            result[-1] += extra
+            out[...] = 0
+            return result
+
+        scans = numpy_only(task)
+        return [partial(call, scan, out) for scan, (_, out) in zip(scans, task.pairs, strict=True)]
+
+    (row,) = measure(comm, machine, [Contender("new", prepare, lambda: "1", returns=True)], case())
+    assert row.status == status, row
+
+
 @pytest.mark.parametrize("when", [-1, 0, 1, 20])
 def test_an_error_on_one_rank_skips_on_all(when, comm, machine, case):
     """While it is rehearsed (before the exchange), prepared, checked or timed."""
