@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from time import sleep
 from xml.etree import ElementTree
 
 import numpy as np
@@ -436,6 +437,23 @@ def test_a_use_of_one_rank_alone_is_wrong(use, comm, machine):
 
     row = time(comm, machine, instead(use, change))[-1]
     assert row.status == ("timed" if comm.size == 1 else "wrong")
+
+
+# ---- clocks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cpu_time", [False, True])
+def test_cpu_time_leaves_out_waits(cpu_time, comm):
+    samples = Samples([], [])
+    timing.sample(comm, Host("a chip", cpu_time=cpu_time), [partial(sleep, 0.2)], 0, samples)
+    assert (samples.wall[0] < 100_000) is cpu_time
+
+
+def test_a_report_says_its_clock(run):
+    status, out, _ = run(*SMALL, "--cpu-time")
+    assert status == 0
+    assert "the wall clock is the processors' time" in out
+    assert "processors' time" not in run(*SMALL)[1]
 
 
 # ---- the arithmetic of times and shares --------------------------------------------------------
