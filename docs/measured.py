@@ -7,7 +7,8 @@ date, command and spread, and its driver where that is known.
 A cell is a number, text, null, or [number, share].
 
 A file with the key "report" has only a title and what it says: the rest is in the report that
-``python -m distscan.bench --json`` wrote, with ``--forms`` or ``--uses``.
+``python -m distscan.bench --json`` wrote, with ``--forms`` or ``--uses``. A file with the key
+"reports" has a list of reports by size: each becomes a column.
 """
 
 import json
@@ -28,6 +29,8 @@ def _checked(path: Path) -> dict[str, Any]:
     if report := table.get("report"):
         found = json.loads((path.parent / report).read_text())
         table |= uses(found) if "clocks" in found else forms(found)
+    if reports := table.get("reports"):
+        table |= by_size([json.loads((path.parent / report).read_text()) for report in reports])
     if missing := KEYS - set(table):
         raise ValueError(f"{path.name} does not say its {', '.join(sorted(missing))}")
     if any(len(row) != len(table["columns"]) for row in table["rows"]):
@@ -83,6 +86,36 @@ def uses(report: dict[str, Any]) -> dict[str, Any]:
         rows.append([title, copy and us(copy, "device_us"), us(ours, clock), share, peers])
     columns = ["microseconds of a call", "copy of the bytes", "distscan", "share", "peers"]
     return _made(report) | {"columns": columns, "rows": rows}
+
+
+def by_size(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make a table of reports by size: milliseconds of a call, and the share of a copy's speed.
+
+    The reports are of one machine, and of as many samples. Each has one type and one size, and
+    becomes a column.
+    """
+
+    def cell(row: dict[str, Any], ranks: int) -> list[Any] | str:
+        time = (row["device_us"] if ranks == 1 else None) or row["wall_us"]
+        if time is None:
+            return str(row["status"])
+        ms = time["median"] / 1e3
+        return [round(ms) if ms >= 100 else float(f"{ms:.3g}"), row["share"]]
+
+    columns = [{row["contender"]: cell(row, report["ranks"]) for row in report["results"]}
+               for report in reports]  # fmt: skip
+    versions = {name: text for report in reports for name, text in report["versions"].items()}
+    titles = [f"{report['op']}, {report['ranks']} rank{'s' * (report['ranks'] > 1)}"
+              for report in reports]  # fmt: skip
+    every_row = [row for report in reports for row in report["results"]]
+    return _made(reports[0] | {"results": every_row}) | {
+        "columns": ["", *titles],
+        "rows": [
+            [f"{name} {versions.get(name, '')}".rstrip(), *(each.get(name) for each in columns)]
+            for name in dict.fromkeys(name for each in columns for name in each)
+        ],
+        "command": "; ".join(_made(report)["command"] for report in reports),
+    }
 
 
 def _made(report: dict[str, Any]) -> dict[str, Any]:

@@ -297,7 +297,7 @@ def arguments():
         "--reason", choices=REASONS, help="run what this reason keeps from being run"
     )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work there; it stays")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds of a block (300)")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds of a block (600)")
     options = parser.parse_args()
     if not options.pages:
         pages = ["README.md", "CONTRIBUTING.md", "examples/README.md"]

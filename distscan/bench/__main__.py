@@ -94,6 +94,9 @@ def parser() -> Parser:
     add("--cached", action="store_true",
         help="on GPUs: all calls have the same buffers, which stay in the cache if they "
         "fit")  # fmt: skip
+    add("--cpu-time", action="store_true",
+        help="on CPUs: the processors' time of a rank's threads, not the wall clock's, for a "
+        "machine that others use, too")  # fmt: skip
     add("--block-scans", action="store_true",
         help="instead: the block scans and the chains of the literature, on one GPU")  # fmt: skip
     add("--list", action="store_true", help="list the contenders, and their versions here")
@@ -324,7 +327,10 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     sharing = _count_sharing(comm, bound)
     with agreed(comm):
         how = {"graphs": args.graphs, "cached": args.cached}
-        machine = Gpu(name, sharing, **how) if bound.name == "cuda" else Host(_cpu(), sharing)
+        if bound.name == "cuda":
+            machine: Host = Gpu(name, sharing, **how)
+        else:
+            machine = Host(_cpu(), sharing, cpu_time=args.cpu_time)
     if args.list:
         _list(comm)
         return 0
@@ -365,6 +371,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
         cache_bytes=machine.cache,
         peak=machine.peak,
         results=rows,
+        cpu_time=args.cpu_time,
         block_scans=tables,
         idioms={t.title: t.case.idiom for t in trials if isinstance(t, CaseTrial)}
         if args.forms
@@ -406,6 +413,8 @@ def _check_machine(args: argparse.Namespace, backend: str, ranks: int) -> None:
     for option in ("cached", "graphs"):
         if getattr(args, option) and backend != "cuda":
             raise agree.mark_collective(ValueError(f"--{option} is for GPUs"))
+    if args.cpu_time and backend != "cpu":
+        raise agree.mark_collective(ValueError("--cpu-time is for CPUs"))
     if (args.forms or args.levels) and backend != "cpu":
         raise agree.mark_collective(ValueError("--forms and --levels are for CPUs"))
 
@@ -523,7 +532,7 @@ def _versions(machine: Host) -> dict[str, str]:
 
 def _library_versions(versions: dict[str, str]) -> dict[str, str]:
     """Return the versions of the peers that ``_versions`` does not have."""
-    named = ("cub", "by-hand-expert", "torch", "tbb", "heat", "scipy")
+    named = ("cub", "by-hand-expert", "torch", "jax", "dask", "tbb", "heat", "scipy")
     return {name: versions[name] for name in named if name in versions}
 
 

@@ -51,6 +51,7 @@ class Contender:
     rehearse: Callable[[Task], object] | None = None  # the local steps alone
     takes: Callable[[Case], bool] = lambda case: case.plain  # which forms
     capturable: bool = False  # whether a CUDA graph can hold its calls
+    returns: bool = False  # whether calls return new arrays, and leave ``out`` as it is
 
     def suits(self, backend: str, ranks: int, op: str) -> bool:
         """Return whether the contender scans with ``op`` on so many ranks of this backend."""
@@ -202,6 +203,45 @@ def _heat(task: Task) -> list[Call]:
             raise RuntimeError("heat.array copied a shard")
         calls.append(partial(call, x, 0, out=out))
     return calls
+
+
+def _jax(task: Task) -> list[Call]:
+    """Scan by a compiled function of JAX, whose results are new arrays; wait for each of them."""
+    jax = import_jax()
+    name, dtype, xp = task.case.op.name, task.case.out, task.machine.xp
+    if name in _ACCUMULATE:
+        scan = jax.jit(partial(getattr(jax.numpy, _ACCUMULATE[name]), dtype=dtype))
+    else:
+        scan = jax.jit(jax.lax.cummax if name == "max" else jax.lax.cummin)
+
+    def call(x: Any) -> Any:
+        return xp.from_dlpack(scan(x).block_until_ready())
+
+    return [partial(call, jax.dlpack.from_dlpack(x)) for x, _ in task.pairs]
+
+
+def import_jax() -> Any:
+    """Return JAX, with types of 64 bits, and without 3/4 of a GPU's memory as its own."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax  # noqa: PLC0415 - a peer need not be installed
+
+    jax.config.update("jax_enable_x64", True)
+    return jax
+
+
+def _dask(task: Task) -> list[Call]:
+    """Scan by dask, in chunks of its own choice, by as many threads as the case has."""
+    from dask import array  # noqa: PLC0415 - as above
+
+    call = getattr(array, _ACCUMULATE[task.case.op.name])
+    graphs = [
+        array.store(
+            call(array.from_array(x), axis=0, dtype=out.dtype), out, lock=False, compute=False
+        )
+        for x, out in task.pairs
+    ]
+    how = {"scheduler": "threads", "num_workers": _threads(task.case)}
+    return [partial(graph.compute, **how) for graph in graphs]
 
 
 def version(module: str) -> Callable[[], str]:
@@ -460,6 +500,8 @@ CONTENDERS = (
         "torch", _torch, version("torch"), _passes(1, 1), "one", ops=ALL_OPS,
         takes=lambda case: case.plain or [*case.options] == ["axis"],
     ),
+    Contender("jax", _jax, version("jax"), _passes(1, 1), "one", ops=ALL_OPS, returns=True),
+    Contender("dask", _dask, version("dask"), None, "one", ("cpu",), ("sum", "prod")),
     Contender("tbb", _tbb, tbb_version, None, "one", ("cpu",), takes=_tbb_takes),
     Contender(
         "by-hand", _by_hand, lambda: __version__, None, "several",
@@ -552,7 +594,7 @@ class CaseTrial(Trial):
         with agreed(comm):
             for call, (_, out) in zip(calls, data.pairs, strict=False):
                 result = call()  # of all of them, because a first call may do more
-                if self.case.new and result is not None:
+                if (self.case.new or contender.returns) and result is not None:
                     out[...] = result
             self._machine.synchronize()
         with agreed(comm):

@@ -37,6 +37,7 @@ class Report:
     cache_bytes: int
     peak: float | None  # bytes per second of the chip's memory
     results: list[Row]
+    cpu_time: bool = False  # whether the wall clock's times are the processors'
     block_scans: "Tables | None" = None  # with --block-scans; there are no other results then
     idioms: dict[str, str] | None = None  # with --forms: NumPy's way of each form
     clocks: dict[str, str] | None = None  # with --uses: the time of each use that counts
@@ -74,7 +75,7 @@ def _header(report: Report) -> list[str]:
         "ranks": f"{report.ranks}{nodes}, {report.mpi}",
         "versions": ", ".join(" ".join(item) for item in report.versions.items()),
         "command": f"{report.command}  ({report.date})",
-    }
+    } | ({"clock": "the wall clock is the processors' time"} if report.cpu_time else {})
     # Not wrapped, so that the command can be copied.
     lines = [f"{name:9}{value}" for name, value in facts.items()]
     lines += [f"{name}: {reason}" for name, reason in report.missing.items()]

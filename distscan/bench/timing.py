@@ -8,6 +8,8 @@ device
     ``--graphs`` a CUDA graph holds the batch, so the time has nothing of the host's.
 wall
     The time on the host's clock of one call and a synchronisation of the device, after a barrier.
+    With ``--cpu-time``, the processors' time of all threads of the rank: other programs change it
+    less.
 queued
     The same as device, after a copy. While the device copies, the host queues all calls. So the
     time has no gaps between calls for which the host was too slow. For tuning.
@@ -27,7 +29,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -58,8 +60,10 @@ class Host:
     backend: Literal["cpu", "cuda"] = "cpu"
     xp: Any = np
 
-    def __init__(self, name: str, ranks: int = 1) -> None:
+    def __init__(self, name: str, ranks: int = 1, *, cpu_time: bool = False) -> None:
         """Find the properties of the chip, whose memory ``ranks`` ranks share."""
+        #: The host's clock, in seconds.
+        self.now: Callable[[], float] = process_time if cpu_time else perf_counter
         self.name, self._ranks = name, ranks
         self.cache = min(_sysconf("SC_LEVEL3_CACHE_SIZE") or 32 << 20, _MOST_CPU_CACHE)  # bytes
         #: The peak of the memory in bytes per second, by its clock; None if it is not known.
@@ -297,10 +301,10 @@ def sample(comm: Comm, machine: Host, calls: Sequence[Call], which: int, into: S
     machine.synchronize()
     comm.Barrier()
     with agreed(comm):
-        begin = perf_counter()
+        begin = machine.now()
         call()
         machine.synchronize()
-        into.wall.append((perf_counter() - begin) * 1e6)
+        into.wall.append((machine.now() - begin) * 1e6)
 
 
 def time_queued(

@@ -7,7 +7,7 @@ code than the measured call, and any size.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from . import cub
 from .case import first_difference, pieces
-from .contenders import copies, version
+from .contenders import copies, import_jax, version
 from .timing import Call, Entry, Host, Row, Trial, call_all, set_share, set_times
 
 MOST = {"cuda": 28, "cpu": 20}  # the power of two that no use exceeds, by default
@@ -479,6 +479,27 @@ def _torch_partition(place: Place, weights: Any) -> Call:
     return call
 
 
+# ---- JAX ------------------------------------------------------------------------------------
+
+
+@cache
+def _associative_scan() -> tuple[Any, Callable[..., Any]]:
+    """Return JAX, and its scan of maps h -> a h + b, which all calls share: it is compiled once."""
+    jax = import_jax()
+
+    def after(earlier: Any, later: Any) -> Any:
+        return later[0] * earlier[0], later[0] * earlier[1] + later[1]
+
+    return jax, jax.jit(lambda *maps: jax.lax.associative_scan(after, maps)[1])
+
+
+def _jax_recurrence(place: Place, a: Any, b: Any) -> Call:
+    """Scan maps, and wait for the result."""
+    jax, solve = _associative_scan()
+    maps = [jax.dlpack.from_dlpack(array) for array in (a, b)]
+    return lambda: place.machine.xp.from_dlpack(solve(*maps).block_until_ready())
+
+
 # ---- NumPy and CuPy, SciPy -----------------------------------------------------------------
 
 
@@ -583,6 +604,8 @@ PEERS = (
     Peer("cub", "keys", cub.sum_by_key, cub.version, _GPU),
     Peer("numpy", "keys", _numpy_by_key, _NUMPY, _HOST),
     Peer("numpy", "columns", _recur_by_rows, _NUMPY, _HOST),
+    Peer("jax", "recurrence", _jax_recurrence, version("jax")),
+    Peer("jax", "columns", _jax_recurrence, version("jax")),
     Peer("scipy", "filter", _lfilter, version("scipy"), _HOST),
     Peer("numpy", "matrices", _matmuls, _NUMPY, _HOST),
     Peer("cub", "compact", cub.select, cub.version, _GPU),

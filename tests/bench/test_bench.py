@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from time import sleep
 from xml.etree import ElementTree
 
 import numpy as np
@@ -280,6 +281,25 @@ def test_a_wrong_result_is_never_timed(spoil, n, comm, machine, case, monkeypatc
         assert rows[1].wall_us is None
 
 
+@pytest.mark.parametrize(("extra", "status"), [(0, "timed"), (1, "wrong")])
+def test_new_arrays_are_checked(extra, status, comm, machine, case):
+    """The result of a contender that returns new arrays is what it returns, not ``out``."""
+
+    def prepare(task):
+        def call(scan, out):
+            scan()
+            result = out.copy()
+            result[-1] += extra
+            out[...] = 0
+            return result
+
+        scans = numpy_only(task)
+        return [partial(call, scan, out) for scan, (_, out) in zip(scans, task.pairs, strict=True)]
+
+    (row,) = measure(comm, machine, [Contender("new", prepare, lambda: "1", returns=True)], case())
+    assert row.status == status, row
+
+
 @pytest.mark.parametrize("when", [-1, 0, 1, 20])
 def test_an_error_on_one_rank_skips_on_all(when, comm, machine, case):
     """While it is rehearsed (before the exchange), prepared, checked or timed."""
@@ -417,6 +437,23 @@ def test_a_use_of_one_rank_alone_is_wrong(use, comm, machine):
 
     row = time(comm, machine, instead(use, change))[-1]
     assert row.status == ("timed" if comm.size == 1 else "wrong")
+
+
+# ---- clocks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cpu_time", [False, True])
+def test_cpu_time_leaves_out_waits(cpu_time, comm):
+    samples = Samples([], [])
+    timing.sample(comm, Host("a chip", cpu_time=cpu_time), [partial(sleep, 0.2)], 0, samples)
+    assert (samples.wall[0] < 100_000) is cpu_time
+
+
+def test_a_report_says_its_clock(run):
+    status, out, _ = run(*SMALL, "--cpu-time")
+    assert status == 0
+    assert "the wall clock is the processors' time" in out
+    assert "processors' time" not in run(*SMALL)[1]
 
 
 # ---- the arithmetic of times and shares --------------------------------------------------------
