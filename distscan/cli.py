@@ -388,7 +388,7 @@ class _PrintCompletion(argparse.Action):
             raise ImportError(
                 f"{option} needs argcomplete ({error}); install it: pip install argcomplete"
             ) from error
-        parser.text = shellcode(["distscan"], shell=shell)
+        parser.text = shellcode(["distscan"], shell=shell)  # nosec B604 - the name of a shell
         parser.exit()
 
 
