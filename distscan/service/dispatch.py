@@ -62,9 +62,9 @@ class Progress(NamedTuple):
     size: int = 0
 
     @property
-    def left(self) -> int:
-        """The bytes of this phase that are not done."""
-        return max(0, self.size - self.done)
+    def unseen(self) -> int:
+        """The bytes of a scan that has ended which were not shown: a small job shows none."""
+        return max(0, self.size - self.done) if self.phase == "scan" else 0
 
 
 class Dispatcher:
@@ -236,7 +236,7 @@ class Dispatcher:
         end: tuple[str, dict[str, Any]]
         try:
             end = "done", {"report": plain(self._attempt(record))}
-            self.activity.count("jobs", self._progress.left)
+            self.activity.count("jobs", self._progress.unseen)
         except Exception as error:
             self._check_agreed(error)
             failure = "failed", {"error": errors.to_json(error)}
@@ -300,7 +300,7 @@ class Dispatcher:
     def _show(self, phase: str, done: int, size: int) -> None:
         before, self._progress = self._progress, Progress(phase, done, size)
         if before.phase != phase:
-            self.activity.count("jobs", before.left + done)
+            self.activity.count("jobs", before.unseen + done)
         else:
             self.activity.count("jobs", max(0, done - before.done))
         self._tell()

@@ -65,6 +65,14 @@ export function visible(text) {
   });
 }
 
+/** Return the number of bytes that a text such as "1.5 GiB" or "200MB" says; NaN if it says none. */
+export function bytesOf(text) {
+  const match = /^(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?$/i.exec(text.trim());
+  if (!match) return NaN;
+  const power = match[2] ? "kmgt".indexOf(match[2].toLowerCase()) + 1 : 0;
+  return Math.round(Number(match[1]) * (match[3] ? 1024 : 1000) ** power);
+}
+
 /** Return the last part of a path. */
 export const lastPart = (path) => visible(path.slice(path.lastIndexOf("/") + 1) || path);
 

@@ -1,6 +1,47 @@
-// The events of the service, over a connection that is made again whenever it is lost.
+// The service as the page talks to it: requests with the token, and the stream of events.
 
-import { Locked, Refused, ask } from "./access.js";
+// ---- requests: the token stays in this tab, in sessionStorage ---------------------------------
+
+const KEY = "distscan-token";
+
+/** Whether this tab has a token. */
+export const hasToken = () => sessionStorage.getItem(KEY) !== null;
+
+/** Keep a token for this tab. */
+export const keepToken = (text) => sessionStorage.setItem(KEY, text.trim());
+
+/** Forget the token. */
+export const forgetToken = () => sessionStorage.removeItem(KEY);
+
+/** The service has refused a request. */
+export class Refused extends Error {}
+
+/** The service has refused the token, or there is none. */
+export class Locked extends Refused {}
+
+/**
+ * Send a request; return the answer, or raise `Refused`. A token that is refused is forgotten.
+ * `options` are those of `fetch`.
+ */
+export async function ask(path, options = {}) {
+  const headers = { "distscan-protocol": "1", ...options.headers };
+  const token = sessionStorage.getItem(KEY);
+  if (/[^\x20-\x7e]/.test(token)) refuse(token); // a header cannot have it
+  if (token !== null) headers.authorization = `Bearer ${token}`;
+  const url = new URL(path, document.baseURI);
+  const answer = await fetch(url, { cache: "no-store", credentials: "omit", ...options, headers });
+  if (answer.ok) return answer;
+  if (answer.status === 401) refuse(token);
+  const body = await answer.json().catch(() => null);
+  throw new Refused(body?.error?.message ?? `the answer is ${answer.status}`);
+}
+
+function refuse(token) {
+  if (sessionStorage.getItem(KEY) === token) forgetToken();
+  throw new Locked(token === null ? "" : "The service refuses this token.");
+}
+
+// ---- the stream of events: its connection is made again whenever it is lost -------------------
 
 const SILENCE = 40_000; // milliseconds without a word, heartbeats included: the connection is lost
 const LONGEST = 30; // seconds until another try, at most
