@@ -443,6 +443,18 @@ def test_the_timeline(tmp_path, page):
         page.until(lambda: f"job {jobs[2].number}: done" in point(page, bars[2]))
         page.until(lambda: "arrays" in point(page, "#timeline path.array-load"))
         page.until(lambda: "memory" in point(page, "#timeline path.memory-load"))
+        point(page, "#timeline-title")
+        page.script("document.querySelector('#timeline svg').focus()")
+        for _ in range(60):  # keys read the chart, too
+            page.press(Keys.ARROW_LEFT)
+            if f"job {jobs[2].number}: done" in page.text("#timeline .readout"):
+                break
+        else:
+            raise AssertionError("the keys lead to no job")
+        page.press(Keys.ARROW_DOWN)
+        page.press(Keys.ARROW_DOWN)
+        page.press(Keys.ARROW_DOWN)
+        assert "rank 0" in page.text("#timeline .readout")
         page.click(bars[1])
         page.until(lambda: "Array" in details(page, jobs[1]))
         chart = f"{page.row(jobs[1])} .chart"

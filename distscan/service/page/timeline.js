@@ -47,6 +47,7 @@ class Drawing {
   #parts = [];
   #rows = []; // for the text of what is pointed at
   #height = 0;
+  #text; // names a time
 
   /** The times are in seconds; the drawing is as wide as its parent. */
   constructor(parent, from, to) {
@@ -126,22 +127,28 @@ class Drawing {
     this.#add("base", `M${this.#gutter} ${y}H${this.#width}`);
   }
 
-  /** Show the drawing in its parent. `text(time)` names a time, `steps` are distances of marks in seconds. */
+  /**
+   * Show the drawing in its parent, in place of an earlier one. `text(time, step)` names a time,
+   * `marks` are distances of marks in seconds. What is pointed at, also by keys, stays so.
+   */
   show(parent, label, marks, text) {
-    const { axis, grid } = this.#axis(marks, text);
+    this.#text = text;
+    const { axis, grid } = this.#axis(marks);
     const paths = [...this.#paths].map(([name, d]) => svg("path", { class: name, d }));
-    const cursor = svg("path", { class: "cursor", d: "" });
+    if (!parent.drawing) {
+      parent.append(svg("svg", { role: "img", tabindex: 0 }), el("p", { class: "readout" }, HINT));
+      listen(parent);
+    }
+    parent.drawing = this;
     const size = { width: this.#width, height: this.#height + AXIS };
-    const picture = svg("svg", { ...size, viewBox: `0 0 ${size.width} ${size.height}`, role: "img", "aria-label": label,
-      pointermove: (event) => this.#point(parent, event, text), pointerdown: (event) => this.#point(parent, event, text),
-      pointerleave: () => this.#leave(parent) },
-    grid, ...paths, ...this.#parts, ...axis, cursor);
-    const readout = parent.querySelector(".readout") ?? el("p", { class: "readout", "aria-hidden": "true" }, HINT);
-    parent.replaceChildren(picture, readout);
-    if (parent.pointer) this.#describe(parent, text);
+    const picture = parent.querySelector("svg");
+    for (const [name, value] of Object.entries(size)) picture.setAttribute(name, value);
+    picture.setAttribute("aria-label", `${label}. Arrow keys read it.`);
+    picture.replaceChildren(grid, ...paths, ...this.#parts, ...axis, svg("path", { class: "cursor", d: "" }));
+    if (parent.pointer) this.describe(parent);
   }
 
-  #axis(marks, text) {
+  #axis(marks) {
     const most = (this.#width - this.#gutter) / 96;
     const step = marks.find((each) => (this.#to - this.#from) / each <= most) ?? marks.at(-1);
     const axis = [];
@@ -152,34 +159,58 @@ class Drawing {
       const x = this.#x(time);
       lines += `M${x.toFixed(1)} 0V${this.#height}`;
       const anchor = x > this.#width - 34 ? "end" : x < this.#gutter + 30 ? "start" : "middle";
-      axis.push(svg("text", { class: "name", x, y: this.#height + 15, "text-anchor": anchor }, text(time, step)));
+      axis.push(svg("text", { class: "name", x, y: this.#height + 15, "text-anchor": anchor }, this.#text(time, step)));
     }
     return { axis, grid: svg("path", { class: "grid", d: lines }) };
   }
 
-  // ---- what is pointed at ----
+  /** Say what is at the pointer of the parent. */
+  describe(parent) {
+    const pointer = parent.pointer;
+    pointer.x = Math.min(Math.max(pointer.x, this.#gutter), this.#width - 1);
+    pointer.y = Math.min(Math.max(pointer.y, 0), this.#height - 1);
+    const time = this.#from + this.#span(pointer.x - this.#gutter);
+    const row = this.#rows.find(({ y, height }) => pointer.y <= y + height + GAP / 2);
+    const what = row.describe(time, pointer.y - row.y, this.#span(3));
+    parent.querySelector(".cursor").setAttribute("d", `M${pointer.x} 0V${this.#height}`);
+    say(parent.querySelector(".readout"), [this.#text(time, 1), what].filter(Boolean).join(" · "));
+  }
 
-  #point(parent, event, text) {
-    const box = event.currentTarget.getBoundingClientRect();
+  /** The right end of the first row. */
+  get end() {
+    return { x: this.#width, y: 8 };
+  }
+}
+
+const KEYS = { ArrowLeft: [-6, 0], ArrowRight: [6, 0], ArrowUp: [0, -LANE], ArrowDown: [0, LANE] }; // pixels
+
+/** Say what is at the mouse, at a finger, or where keys have led to. */
+function listen(parent) {
+  const [picture, readout] = [parent.querySelector("svg"), parent.querySelector(".readout")];
+  const point = (event) => {
+    const box = picture.getBoundingClientRect();
+    readout.removeAttribute("aria-live");
     parent.pointer = { x: event.clientX - box.left, y: event.clientY - box.top };
-    this.#describe(parent, text);
-  }
-
-  #leave(parent) {
+    parent.drawing.describe(parent);
+  };
+  const leave = () => {
     parent.pointer = null;
-    parent.querySelector(".cursor")?.setAttribute("d", "");
-    say(parent.querySelector(".readout"), HINT);
-  }
-
-  #describe(parent, text) {
-    const { x, y } = parent.pointer;
-    if (x < this.#gutter) return this.#leave(parent);
-    const time = this.#from + this.#span(x - this.#gutter);
-    const row = this.#rows.find((each) => y >= each.y - GAP / 2 && y <= each.y + each.height + GAP / 2);
-    parent.querySelector(".cursor").setAttribute("d", `M${x} 0V${this.#height}`);
-    const found = row?.describe(time, y - row.y, this.#span(3));
-    return say(parent.querySelector(".readout"), [text(time, 1), found].filter(Boolean).join(" · "));
-  }
+    parent.querySelector(".cursor").setAttribute("d", "");
+    say(readout, HINT);
+  };
+  picture.addEventListener("pointermove", point);
+  picture.addEventListener("pointerdown", point);
+  picture.addEventListener("pointerleave", leave);
+  picture.addEventListener("blur", leave);
+  picture.addEventListener("keydown", (event) => {
+    if (!(event.key in KEYS)) return;
+    event.preventDefault();
+    const [right, down] = KEYS[event.key];
+    const { x, y } = parent.pointer ?? parent.drawing.end;
+    readout.setAttribute("aria-live", "polite");
+    parent.pointer = { x: x + right, y: y + down };
+    parent.drawing.describe(parent);
+  });
 }
 
 const HINT = "Point at the chart to read it.";
@@ -246,7 +277,7 @@ export function jobChart(parent, times) {
   rankRows(drawing, [shifted], shown, lanesOf([shifted]));
   const label = `The phases of job ${times.number} on ${count(shown, "rank")}, over ${seconds(end)}`;
   drawing.show(parent, label, PASSED, (time) => (time < 1e-9 ? "0 s" : seconds(time)));
-  parent.append(legend(phasesOf([shifted])));
+  if (!parent.querySelector(".legend")) parent.append(legend(phasesOf([shifted])));
 }
 
 /** Return the phases that some jobs have, in their order. */
