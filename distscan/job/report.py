@@ -86,13 +86,15 @@ class Timeline:
     def from_the_beginning(self, phase: str) -> None:
         """Set a phase to the time since this timeline began."""
         begin, self.seconds[phase] = self._begun, time.perf_counter() - self._begun
-        self._intervals[phase].clear()
-        self._note(phase, begin, begin + self.seconds[phase])
+        with self._lock:
+            self._intervals[phase].clear()
+            self._note(phase, begin, begin + self.seconds[phase])
         if self.spans is not None:
             now = begin + self.seconds[phase]
             self.spans.append(Span(phase, "start", self._epoch + begin, self._epoch + now, 0))
 
     def _note(self, phase: str, begin: float, end: float) -> None:
+        """Note an interval of a phase; the caller holds the lock."""
         intervals = self._intervals[phase]
         intervals.append((self._epoch + begin, self._epoch + end))
         if len(intervals) >= 2 * _INTERVALS:

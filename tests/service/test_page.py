@@ -455,9 +455,9 @@ def test_the_timeline(tmp_path, page):
         page.press(Keys.ARROW_DOWN)
         page.press(Keys.ARROW_DOWN)
         assert "rank 0" in page.text("#timeline .readout")
-        page.click(bars[1])
-        page.until(lambda: "Array" in details(page, jobs[1]))
-        chart = f"{page.row(jobs[1])} .chart"
+        page.click(bars[2])  # that no other bar covers
+        page.until(lambda: "Array" in details(page, jobs[2]))
+        chart = f"{page.row(jobs[2])} .chart"
         page.until(lambda: "rank 1" in page.text(chart))
         assert "exscan" in page.text(f"{chart} .legend")
         assert page.messages() == []
@@ -548,8 +548,11 @@ def test_narrow(crowded):
 def test_names_of_all_that_can_be_used(page):
     """Each button and field has a name; the first Tab offers to skip the header."""
 
+    buttons = "button, input, select, textarea, main a"
+    few = f":is({buttons}):not(#history tbody:nth-of-type(n + 4) *)"  # rows are alike
+
     def named():
-        for element in page.all("button, input, select, textarea, main a"):
+        for element in page.all(few):
             if element.is_displayed():
                 assert element.accessible_name
         return True

@@ -50,7 +50,7 @@ export function table(label, columns) {
  * called for a child whose item is another object than before. So the focus stays where it is.
  */
 export function list(parent, items, key, make, update) {
-  const before = (parent.shown ??= new Map());
+  const before = (parent.entries ??= new Map());
   const after = new Map();
   for (const item of items) {
     const entry = before.get(key(item)) ?? { child: make(item), item: null };
@@ -64,7 +64,7 @@ export function list(parent, items, key, make, update) {
     if (child.parentNode !== parent || child.nextSibling !== place) parent.insertBefore(child, place);
     place = child;
   }
-  parent.shown = after;
+  parent.entries = after;
 }
 
 // ---- times that go on, and texts that come and go ---------------------------------------------

@@ -113,6 +113,6 @@ function outputOf(input) {
   const path = input.replace(/::[^/]*$/, ""); // FILE::NAME
   const [, stem, suffix] = /^(.*?)(\.[^./]*)?$/.exec(path);
   if (!stem || stem.endsWith("/")) return "";
-  const kept = /^\.(h5|hdf5|nc|zarr|parquet|arrow|feather)$/.test(suffix ?? "");
-  return kept ? `${stem}.scan${suffix}` : `${/^\.np[yz]$/.test(suffix ?? "") ? stem : path}.scan.npy`;
+  const same = /^\.(h5|hdf5|nc|zarr|parquet|arrow|feather)$/.test(suffix ?? "");
+  return same ? `${stem}.scan${suffix}` : `${/^\.np[yz]$/.test(suffix ?? "") ? stem : path}.scan.npy`;
 }

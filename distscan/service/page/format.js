@@ -59,8 +59,8 @@ export const momentInFull = (time) => FULL.format(new Date(time * 1000));
  * that turn the direction of text around, become codes.
  */
 export function visible(text) {
-  return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (found) => {
-    const code = found.codePointAt(0).toString(16);
+  return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (character) => {
+    const code = character.codePointAt(0).toString(16);
     return `\\u{${code}}`;
   });
 }

@@ -134,7 +134,7 @@ export const percent = (share) => `${Math.min(99, Math.floor(100 * share))} %`;
 export class Running {
   #parent = byId("running");
   #key = null;
-  #shown = {};
+  #fields = {};
   #speeds = { bytes: new Speed(), share: new Speed() };
 
   /** Show a job, or that there is none. */
@@ -149,10 +149,10 @@ export class Running {
 
   #make(job) {
     const fact = (name, label) => {
-      this.#shown[name] = el("dd", {}, "–");
-      return el("div", {}, el("dt", {}, label), this.#shown[name]);
+      this.#fields[name] = el("dd", {}, "–");
+      return el("div", {}, el("dt", {}, label), this.#fields[name]);
     };
-    this.#shown = {
+    this.#fields = {
       bar: el("progress", { max: 1, value: 0, "aria-label": `Progress of job ${job.number}` }),
       part: el("strong", { class: "part" }, ""),
     };
@@ -164,7 +164,7 @@ export class Running {
         cancelButton(job, byId("running-title"))),
       el("p", { class: "paths" }, files(job)),
       extra ? el("p", { class: "muted small" }, extra) : null,
-      el("div", { class: "meter" }, this.#shown.bar, this.#shown.part),
+      el("div", { class: "meter" }, this.#fields.bar, this.#fields.part),
       el("dl", { class: "facts" },
         fact("left", "Time left"), fact("phase", "Phase"), fact("done", "Bytes in this phase"), fact("rate", "Rate"),
         el("div", {}, el("dt", {}, "Runs for"), el("dd", {}, since(job.started))),
@@ -173,17 +173,17 @@ export class Running {
 
   #update(job, now) {
     const { share, progress: { phase, done, size } } = job;
-    const { bytes: moved, share: grown } = this.#speeds;
-    moved.note(`${this.#key} ${phase}`, done, now);
-    grown.note(this.#key, share, now);
-    this.#shown.bar.value = share;
-    say(this.#shown.part, percent(share));
-    say(this.#shown.phase, PHASES[phase] ?? phase);
-    say(this.#shown.done, size > 0 ? `${bytes(done)} of ${bytes(size)}` : "–");
-    const fast = size > 0 ? moved.rate(now) : null;
-    say(this.#shown.rate, fast === null ? "–" : rate(fast));
-    const left = grown.rate(now) > 0 ? (1 - share) / grown.rate(now) : null;
-    say(this.#shown.left, left === null ? "–" : left < 1 ? "under 1 s" : seconds(Math.ceil(left)).replace(".0", ""));
+    const { bytes: byteSpeed, share: shareSpeed } = this.#speeds;
+    byteSpeed.note(`${this.#key} ${phase}`, done, now);
+    shareSpeed.note(this.#key, share, now);
+    this.#fields.bar.value = share;
+    say(this.#fields.part, percent(share));
+    say(this.#fields.phase, PHASES[phase] ?? phase);
+    say(this.#fields.done, size > 0 ? `${bytes(done)} of ${bytes(size)}` : "–");
+    const fast = size > 0 ? byteSpeed.rate(now) : null;
+    say(this.#fields.rate, fast === null ? "–" : rate(fast));
+    const left = shareSpeed.rate(now) > 0 ? (1 - share) / shareSpeed.rate(now) : null;
+    say(this.#fields.left, left === null ? "–" : left < 1 ? "under 1 s" : seconds(Math.ceil(left)).replace(".0", ""));
   }
 }
 
@@ -217,12 +217,12 @@ export class Waiting {
 
   /** Show the jobs; `queued` is their number, also of those that the page does not know. */
   show(jobs, queued) {
-    const shown = this.#all ? jobs : jobs.slice(0, FEW);
-    const hidden = Math.max(queued, jobs.length) - shown.length;
+    const rows = this.#all ? jobs : jobs.slice(0, FEW);
+    const hidden = Math.max(queued, jobs.length) - rows.length;
     say(byId("waiting-count"), queued > 0 ? whole(queued) : "");
-    this.#empty.hidden = shown.length > 0;
-    this.#table.hidden = shown.length === 0;
-    list(this.#body, shown, (job) => job.number, waitingRow, () => {});
+    this.#empty.hidden = rows.length > 0;
+    this.#table.hidden = rows.length === 0;
+    list(this.#body, rows, (job) => job.number, waitingRow, () => {});
     this.#more.hidden = jobs.length <= FEW && hidden <= 0;
     this.#more.disabled = this.#all && jobs.length <= FEW;
     if (this.#all) say(this.#more, hidden > 0 ? `Show fewer; ${whole(hidden)} more wait` : "Show fewer");

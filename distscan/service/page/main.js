@@ -19,41 +19,44 @@ const form = new JobForm();
 const history = new JobHistory(model, (job) => form.open(job));
 const timeline = new Timeline(model);
 const scans = new ArrayScans(() => drawActivity());
-const stream = new Stream(heard, showConnection);
+const stream = new Stream(takeEvent, showConnection);
+const link = { number: 0, focus: false, state: "" }; // to the job of the page's address: see showLink
 let live = false; // whether what is shown is so now
-let lost = ""; // when it was so last
-let asked = false; // whether the page will be drawn before the next frame
-let changed = false; // whether more than progress is not drawn yet
-let linked = 0; // the number of the job of the page's address that is not shown yet
+let lastLive = ""; // when it was so last
+let drawing = false; // whether the page will be drawn before the next frame
+let allNew = false; // whether more than progress is to be drawn
+let jobEnded = false; // whether a job has ended since the activity was asked for
+let asking = false; // whether the activity is asked for
 
 // ---- from the service to the page -------------------------------------------------------------
 
 /** Take an event. Several are drawn at once. */
-function heard(name, data) {
+function takeEvent(name, data) {
   const text = model.apply(name, data);
   if (text) announce(text);
-  changed ||= name !== "progress";
-  if (name === "snapshot" || (name === "job" && hasEnded(data))) getActivity();
-  if (!asked) {
-    asked = true;
+  allNew ||= name !== "progress";
+  jobEnded ||= name === "snapshot" || (name === "job" && hasEnded(data));
+  if (!drawing) {
+    drawing = true;
     requestAnimationFrame(draw);
   }
 }
 
 /** Draw what has changed. */
 function draw() {
-  asked = false;
+  drawing = false;
   const job = model.running();
   showNotices();
   running.show(job, model.now());
   closeIfEnded(job);
   waiting.show(model.waiting(), model.queued);
-  if (changed) {
+  if (allNew) {
     history.show();
     showRanks(model.about);
-    showLinked();
+    showLink();
   }
-  changed = false;
+  allNew = false;
+  if (jobEnded) getActivity();
   document.title = title(job);
   tick(model.now());
 }
@@ -66,13 +69,17 @@ function title(job) {
 
 /** Ask what the service has done, and draw it. A request that fails is sent again later. */
 async function getActivity() {
+  if (asking) return;
+  asking = true;
+  jobEnded = false;
   const path = model.activityPath();
   try {
     model.addActivity(path, await (await ask(path)).json());
+    drawActivity();
   } catch {
-    return; // the stream says why
+    // The stream of events says what is wrong.
   }
-  drawActivity();
+  asking = false;
 }
 
 function drawActivity() {
@@ -86,41 +93,44 @@ function drawActivity() {
 /** Take the number of the job from the address. */
 function readAddress() {
   const match = /^#job-(\d{1,15})$/.exec(location.hash);
-  linked = match ? Number(match[1]) : 0;
-  if (linked && live) showLinked();
+  Object.assign(link, { number: match ? Number(match[1]) : 0, focus: true, state: "" });
+  if (live) showLink();
 }
 
-/** Show the job of the address, in whatever list it is; one that is in none is asked for. */
-async function showLinked() {
-  const number = linked;
+/**
+ * Show the job of the address, in whatever list it is. One that is in none is asked for. One that has
+ * not ended is opened when it has; it gets the focus again if nothing else has it.
+ */
+async function showLink() {
+  const { number } = link;
   if (!number) return;
-  const job = model.jobs.get(number);
-  if (!job) {
-    linked = 0;
+  if (!model.jobs.has(number)) {
+    link.number = 0;
     try {
       model.addLinked(await (await ask(`v1/jobs/${number}`)).json());
     } catch (error) {
       fault(`Job ${number} is not shown: ${error.message}`);
       return;
     }
-    linked = number;
-    changed = true;
+    link.number = number;
+    allNew = true;
     draw();
     return;
   }
-  // One that has not ended is opened again when it has.
-  if (hasEnded(job)) linked = 0;
+  const job = model.jobs.get(number);
+  if (job.state === link.state) return;
+  link.state = job.state;
+  if (hasEnded(job)) link.number = 0;
   waiting.reveal(number, model.waiting());
+  waiting.show(model.waiting(), model.queued);
   const list = { queued: "waiting", running: "running" }[job.state];
   const row = list ? document.querySelector(`#${list} [data-job="${number}"]`) : history.open(number);
-  if (row && (hasEnded(job) || shown !== `${number} ${job.state}`)) {
-    shown = `${number} ${job.state}`;
+  if (row && (link.focus || document.activeElement === document.body)) {
     row.scrollIntoView({ block: "nearest" });
     (row.querySelector("button.open") ?? row).focus({ preventScroll: true });
+    link.focus = false;
   }
 }
-
-let shown = ""; // the number and the state of the linked job that has had the focus
 
 // ---- the connection, and the token ------------------------------------------------------------
 
@@ -132,15 +142,15 @@ function showConnection(state, reason = "", seconds = 0) {
     locked: "locked",
     waiting: `reconnecting in ${seconds} s`,
   };
-  const shown = byId("connection");
-  say(shown, texts[state]);
-  shown.className = `connection ${state}`;
+  const sign = byId("connection");
+  say(sign, texts[state]);
+  sign.className = `connection ${state}`;
   byId("again").hidden = state !== "waiting";
   byId("new-open").hidden = state !== "live";
   byId("forget").hidden = !hasToken() || state === "locked";
-  if (live && state !== "live") lost = moment(Date.now() / 1000);
+  if (live && state !== "live") lastLive = moment(Date.now() / 1000);
   live = state === "live";
-  const old = byId("jobs").hidden ? "" : `What is shown was so at ${lost}.`;
+  const old = byId("jobs").hidden ? "" : `What is shown was so at ${lastLive}.`;
   if (state === "waiting") say(byId("lost"), `No connection: ${reason}. ${old}`);
   if (live || state === "locked") say(byId("lost"), "");
   if (live) showJobs(true);
@@ -172,7 +182,6 @@ function lock(reason) {
 
 // ---- what the service is: its ranks, and where they are ---------------------------------------
 
-
 /** Show what the service says of itself. */
 function showRanks(about) {
   const { ranks, nodes, backend, version } = about;
@@ -188,15 +197,15 @@ function showRanks(about) {
 
 /** Return the hosts, each with its devices; neighbours of one kind are one entry. */
 function hosts(placement) {
-  const found = new Map();
+  const byHost = new Map();
   placement.forEach(({ host, device }, rank) => {
-    if (!found.has(host)) found.set(host, []);
-    const devices = found.get(host);
+    if (!byHost.has(host)) byHost.set(host, []);
+    const devices = byHost.get(host);
     const last = devices.at(-1);
     if (last?.device === device && last.last === rank - 1) last.last = rank;
     else devices.push({ device, first: rank, last: rank });
   });
-  return [...found].map(([host, devices]) => ({ host, devices }));
+  return [...byHost].map(([host, devices]) => ({ host, devices }));
 }
 
 // ---- the beginning ----------------------------------------------------------------------------

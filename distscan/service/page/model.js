@@ -1,10 +1,10 @@
 // What the page knows of the service: its state, its jobs, and what it has done of late.
 
 const ENDED = ["done", "failed", "cancelled"];
-const KEPT = 1000; // jobs that have ended: a page that is open for weeks must not grow
-const KEPT_TIMES = 200; // jobs whose times are known
-const KEPT_SCANS = 200;
-const KEPT_SAMPLES = 1800; // one hour
+const MOST_ENDED = 1000; // jobs that have ended: a page that is open for weeks must not grow
+const MOST_TIMES = 200; // jobs whose times are known
+const MOST_SCANS = 200;
+const MOST_SAMPLES = 1800; // one hour
 
 export const hasEnded = (job) => ENDED.includes(job.state);
 
@@ -39,7 +39,7 @@ export class Model {
   arraysWaiting = 0;
   #last = 0; // the number of the newest entry of the activity that the page knows
   #ahead = 0; // seconds by which the clock of the service is ahead of this one
-  #kept = KEPT;
+  #most = MOST_ENDED;
   #oldest = Infinity; // the number of the oldest job of the list; jobs by links may be older
 
   /** Take an event; return what is to be said of it, if anything. */
@@ -47,7 +47,7 @@ export class Model {
     if (name === "snapshot") {
       this.about = data.about;
       this.#ahead = data.now - Date.now() / 1000;
-      this.#kept = KEPT;
+      this.#most = MOST_ENDED;
       const before = this.jobs;
       this.jobs = new Map(data.jobs.map((job) => [job.number, withShare(job, before.get(job.number))]));
       this.#oldest = Math.min(Infinity, ...data.jobs.filter(hasEnded).map((job) => job.number));
@@ -68,8 +68,8 @@ export class Model {
     const before = this.jobs.get(job.number);
     this.jobs.set(job.number, withShare(job, before));
     this.#oldest = Math.min(this.#oldest, job.number);
-    if (this.jobs.size > this.#kept) {
-      for (const { number } of this.ended().slice(this.#kept)) this.jobs.delete(number);
+    if (this.jobs.size > this.#most) {
+      for (const { number } of this.ended().slice(this.#most)) this.jobs.delete(number);
       this.#oldest = Math.min(...this.jobs.keys());
     }
     return before?.state === job.state ? "" : `Job ${job.number}: ${job.state}`;
@@ -78,7 +78,7 @@ export class Model {
   /** Take jobs that are older than those of the list. */
   addOlder(jobs) {
     for (const job of jobs) this.addLinked(job);
-    this.#kept += jobs.length;
+    this.#most += jobs.length;
     this.#oldest = Math.min(this.#oldest, ...jobs.map((job) => job.number));
   }
 
@@ -130,9 +130,9 @@ export class Model {
       this.times.delete(job.number);
       this.times.set(job.number, job);
     }
-    for (const number of [...this.times.keys()].slice(0, -KEPT_TIMES)) this.times.delete(number);
-    this.scans = [...this.scans, ...scans].slice(-KEPT_SCANS);
-    this.samples = [...this.samples, ...samples].slice(-KEPT_SAMPLES);
+    for (const number of [...this.times.keys()].slice(0, -MOST_TIMES)) this.times.delete(number);
+    this.scans = [...this.scans, ...scans].slice(-MOST_SCANS);
+    this.samples = [...this.samples, ...samples].slice(-MOST_SAMPLES);
   }
 
   #forgetActivity() {

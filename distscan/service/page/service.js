@@ -78,19 +78,19 @@ async function* pieces(body) {
 }
 
 export class Stream {
-  #heard;
-  #shown;
+  #onEvent;
+  #onState;
   #tries = 0;
   #locked = false;
   #wake = () => {};
 
   /**
-   * `heard(name, data)` is called for each event. `shown(state, reason, seconds)` is told of the
+   * `onEvent(name, data)` is called for each event. `onState(state, reason, seconds)` is told of the
    * connection: "connecting", "live", "waiting" for another try, or "locked" without a token.
    */
-  constructor(heard, shown) {
-    this.#heard = heard;
-    this.#shown = shown;
+  constructor(onEvent, onState) {
+    this.#onEvent = onEvent;
+    this.#onState = onState;
     addEventListener("online", () => this.#locked || this.again());
   }
 
@@ -104,12 +104,12 @@ export class Stream {
   async run() {
     for (;;) {
       let reason = "the connection has ended";
-      this.#shown("connecting");
+      this.#onState("connecting");
       try {
         await this.#follow();
       } catch (error) {
         if (error instanceof Locked) {
-          this.#shown("locked", error.message);
+          this.#onState("locked", error.message);
           this.#locked = true;
           await new Promise((wake) => (this.#wake = wake));
           this.#locked = false;
@@ -135,10 +135,10 @@ export class Stream {
     try {
       const answer = await ask("v1/events", { signal: lost.signal });
       for await (const [name, data] of events(answer.body.pipeThrough(alive))) {
-        this.#heard(name, data);
+        this.#onEvent(name, data);
         if (name === "snapshot") {
           this.#tries = 0;
-          this.#shown("live");
+          this.#onState("live");
         }
       }
     } finally {
@@ -153,7 +153,7 @@ export class Stream {
     this.#tries += 1;
     let woken = false;
     while (!woken && Date.now() < end) {
-      this.#shown("waiting", reason, Math.ceil((end - Date.now()) / 1000));
+      this.#onState("waiting", reason, Math.ceil((end - Date.now()) / 1000));
       woken = await new Promise((done) => {
         const timer = setTimeout(() => done(false), Math.min(1000, end - Date.now()));
         this.#wake = () => {

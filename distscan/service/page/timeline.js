@@ -223,8 +223,8 @@ const clockTime = (time, step) => (step < 60 ? moment(time).replace(/^.*, /, "")
 
 /** Return the lanes that some jobs use: without GPUs, nothing is copied to them. */
 function lanesOf(jobs) {
-  const used = new Set(jobs.flatMap(({ ranks }) => ranks.flatMap(Object.keys)));
-  const lanes = LANES.filter((lane) => lane.some((phase) => used.has(phase)));
+  const phases = phasesOf(jobs);
+  const lanes = LANES.filter((lane) => lane.some((phase) => phases.includes(phase)));
   return lanes.length > 0 ? lanes : [LANES[0], LANES[2], LANES[4]];
 }
 
@@ -238,7 +238,8 @@ const lengthOf = (times) =>
  */
 function rankRows(drawing, jobs, ranks, lanes, { running = null, now = 0 } = {}) {
   for (let rank = 0; rank < ranks; rank++) {
-    const describe = (time, y, near) => describeRank(jobs, rank, lanes[Math.min(lanes.length - 1, Math.max(0, Math.floor(y / LANE)))], time, near);
+    const laneAt = (y) => lanes[Math.min(lanes.length - 1, Math.max(0, Math.floor(y / LANE)))];
+    const describe = (time, y, near) => describeRank(jobs, rank, laneAt(y), time, near);
     const y = drawing.row(lanes.length * LANE, `rank ${rank}`, "", describe);
     if (running && rank >= running.ranks.length) drawing.rect("unknown", running.begin, now, y, lanes.length * LANE);
     for (const { begin, ranks: all } of jobs) {
@@ -257,8 +258,8 @@ function rankRows(drawing, jobs, ranks, lanes, { running = null, now = 0 } = {})
 function describeRank(jobs, rank, lane, time, near) {
   for (const { number, begin, ranks } of jobs) {
     for (const phase of lane) {
-      const found = ranks[rank]?.[phase]?.find(([low, high]) => begin + low - near <= time && time <= begin + high + near);
-      if (found) return `rank ${rank}, job ${number}: ${phaseName(phase)}, ${seconds(found[1] - found[0])}`;
+      const interval = ranks[rank]?.[phase]?.find(([low, high]) => begin + low - near <= time && time <= begin + high + near);
+      if (interval) return `rank ${rank}, job ${number}: ${phaseName(phase)}, ${seconds(interval[1] - interval[0])}`;
     }
   }
   return `rank ${rank}`;
@@ -270,20 +271,20 @@ function describeRank(jobs, rank, lane, time, near) {
 export function jobChart(parent, times) {
   if (parent.drawn === times && parent.width === parent.clientWidth) return;
   [parent.drawn, parent.width] = [times, parent.clientWidth];
-  const shifted = { ...times, begin: 0 };
+  const fromZero = { ...times, begin: 0 };
   const end = Math.max(lengthOf(times), 1e-5);
   const drawing = new Drawing(parent, 0, end);
-  const shown = Math.min(times.ranks.length, 4 * FEW);
-  rankRows(drawing, [shifted], shown, lanesOf([shifted]));
-  const label = `The phases of job ${times.number} on ${count(shown, "rank")}, over ${seconds(end)}`;
+  const ranks = Math.min(times.ranks.length, 4 * FEW);
+  rankRows(drawing, [fromZero], ranks, lanesOf([fromZero]));
+  const label = `The phases of job ${times.number} on ${count(ranks, "rank")}, over ${seconds(end)}`;
   drawing.show(parent, label, PASSED, (time) => (time < 1e-9 ? "0 s" : seconds(time)));
-  if (!parent.querySelector(".legend")) parent.append(legend(phasesOf([shifted])));
+  if (!parent.querySelector(".legend")) parent.append(legend(phasesOf([fromZero])));
 }
 
 /** Return the phases that some jobs have, in their order. */
 function phasesOf(jobs) {
-  const found = new Set(jobs.flatMap(({ ranks }) => ranks.flatMap(Object.keys)));
-  return Object.keys(PHASES).filter((phase) => found.has(phase));
+  const names = new Set(jobs.flatMap(({ ranks }) => ranks.flatMap(Object.keys)));
+  return Object.keys(PHASES).filter((phase) => names.has(phase));
 }
 
 function legend(phases) {
