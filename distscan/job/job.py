@@ -135,13 +135,15 @@ def perform(
     warn: Callable[[str], None],
     *,
     of_process: bool = False,
+    clock: Timeline | None = None,
 ) -> Report:
     """Scan a file into a file, and return the report; collective. Every rank raises, or none.
 
     ``notify`` is called on rank 0 with the progress. ``of_process`` says that the job began when
-    this process did.
+    this process did. ``clock`` gets the times of this rank: a caller may read them also after a
+    fault.
     """
-    clock = Timeline(trace=job.trace is not None, of_process=of_process)
+    clock = clock or Timeline(trace=job.trace is not None, of_process=of_process)
     # ---- check everything before any work -------------------------------------------------
     source, marks, scan, fsum = job.inspect(comm.size)
     call.same = job.terms(scan)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +30,15 @@ class Span(NamedTuple):
     bytes: int
 
 
+Interval = tuple[float, float]  # begin and end, in seconds since 1970
+_INTERVALS = 64  # of a phase at most, after the shortest gaps are closed
+
+
 class Timeline:
     """When at least one thread of this rank was busy with a phase, and the bytes that it moved.
 
-    ``spans`` are kept only with ``trace``, because a long job has millions.
+    ``spans`` are kept only with ``trace``, because a long job has millions. ``intervals`` are
+    always kept: they are few.
     """
 
     def __init__(self, *, trace: bool = False, of_process: bool = False) -> None:
@@ -40,6 +46,7 @@ class Timeline:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.bytes = dict.fromkeys(PHASES, 0)
         self.spans: list[Span] | None = [] if trace else None
+        self._intervals = {phase: list[Interval]() for phase in PHASES}
         self._busy = dict.fromkeys(PHASES, 0)  # threads
         self._since = dict.fromkeys(PHASES, 0.0)
         self._lock = threading.Lock()
@@ -71,6 +78,7 @@ class Timeline:
             self.bytes[phase] += nbytes
             if self._busy[phase] == 0:
                 self.seconds[phase] += end - self._since[phase]
+                self._note(phase, self._since[phase], end)
         if self.spans is not None:
             thread, epoch = threading.current_thread().name, self._epoch
             self.spans.append(Span(phase, thread, epoch + begin, epoch + end, nbytes))
@@ -78,9 +86,50 @@ class Timeline:
     def from_the_beginning(self, phase: str) -> None:
         """Set a phase to the time since this timeline began."""
         begin, self.seconds[phase] = self._begun, time.perf_counter() - self._begun
+        with self._lock:
+            self._intervals[phase].clear()
+            self._note(phase, begin, begin + self.seconds[phase])
         if self.spans is not None:
             now = begin + self.seconds[phase]
             self.spans.append(Span(phase, "start", self._epoch + begin, self._epoch + now, 0))
+
+    def _note(self, phase: str, begin: float, end: float) -> None:
+        """Note an interval of a phase; the caller holds the lock."""
+        intervals = self._intervals[phase]
+        intervals.append((self._epoch + begin, self._epoch + end))
+        if len(intervals) >= 2 * _INTERVALS:
+            intervals[:] = close_gaps(intervals, _INTERVALS)
+
+    def intervals(self, most: int = _INTERVALS) -> dict[str, list[Interval]]:
+        """Return when this rank was busy with each phase that ran: ``most`` intervals of each.
+
+        The shortest gaps between intervals are closed. Phases overlap.
+        """
+        with self._lock:
+            return {
+                phase: close_gaps(intervals, most)
+                for phase, intervals in self._intervals.items()
+                if intervals and phase != "all"
+            }
+
+
+def close_gaps(intervals: Sequence[Interval], most: int) -> list[Interval]:
+    """Return at most ``most`` intervals: those in order, the shortest gaps between them closed.
+
+    >>> close_gaps([(0, 1), (1.5, 2), (5, 6)], 2)
+    [(0, 2), (5, 6)]
+    """
+    if len(intervals) <= most:
+        return list(intervals)
+    gaps = sorted(later[0] - earlier[1] for earlier, later in pairwise(intervals))
+    longest = gaps[len(intervals) - most - 1]  # that is closed
+    closed = [intervals[0]]
+    for begin, end in intervals[1:]:
+        if begin - closed[-1][1] <= longest:
+            closed[-1] = closed[-1][0], end
+        else:
+            closed.append((begin, end))
+    return closed
 
 
 def _age() -> float:

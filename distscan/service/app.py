@@ -11,6 +11,7 @@
     GET    /v1/jobs/7?wait=10     one job; waits for its end, at most 10 seconds
     DELETE /v1/jobs/7             cancel it
     GET    /v1/events             updates, as server-sent events
+    GET    /v1/activity?after=9   times of jobs on each rank, scans of arrays, samples of the load
     GET    /metrics               counts and times, for Prometheus
     GET    /healthz               whether jobs are taken
     GET    /                      a page for browsers, and its files in /page/
@@ -59,7 +60,7 @@ class App:
         names: Names,
     ) -> None:
         """``facts`` describe the service; ``names`` are those by which clients may call it."""
-        self._dispatcher, self._metrics = dispatcher, metrics
+        self._dispatcher, self._scans, self._metrics = dispatcher, scans, metrics
         self._about = {"version": __version__, "protocol": protocol.VERSION, **facts}
         guard, changes = Guard(token, metrics), Changes()
         #: The clients that follow the service: their streams must end before the server does.
@@ -71,6 +72,7 @@ class App:
             *scans.routes(guard),
             *Jobs(dispatcher, paths, changes).routes(guard),
             Route("/v1/events", guard(self.events.events)),
+            Route("/v1/activity", guard(self.activity)),
             Route("/metrics", guard(self.metrics)),
             Route("/healthz", self.health),
             *_page_routes(),
@@ -88,6 +90,16 @@ class App:
     async def about(self, request: Request) -> Response:
         """Describe this service."""
         return Json(self._about)
+
+    async def activity(self, request: Request) -> Response:
+        """Return what the service has done of late."""
+        last = requests.number(request.query_params, "after", 0)
+
+        def answer() -> Json:
+            waiting = {"arrays_waiting": self._scans.waiting}
+            return Json(self._dispatcher.activity.after(last) | waiting)
+
+        return await run_in_threadpool(answer)
 
     async def metrics(self, request: Request) -> Response:
         """Return counts and times. Some are read from the disk, so not in the event loop."""

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, time
 from typing import Any, BinaryIO
@@ -32,11 +33,12 @@ from ..job import output
 from ..job.formats.interface import Location
 from ..job.job import FileJob, perform
 from ..job.progress import Progress
-from ..job.report import Report, plain
+from ..job.report import Report, Timeline, plain
 from ..mpi import agree, communicators
 from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from . import errors
+from .activity import Activity, RankTimes, most_intervals
 from .arrays import Place, Scanner, Task
 from .errors import (
     BusyError,
@@ -80,6 +82,7 @@ class Dispatcher:
         self._cancelled = self._grace_over = False
         self.stopping = False  # new jobs are refused, since the service ends
         self._backend, self._deadline = backend, float("inf")
+        self.activity = Activity()
         self._keep, self._last_cleanup = keep, float("-inf")
         self._disk_error = ""  # the error of the disk that was logged last
         #: Called when a job is queued, has begun, goes on, or has ended; by any thread.
@@ -208,17 +211,20 @@ class Dispatcher:
             future.set_exception(error)
             self._check_agreed(error)
 
-    def _lead(self, job: dict[str, Any]) -> Report:
+    def _lead(self, number: int, job: dict[str, Any]) -> Report:
         """Run a job on all ranks, and return its report."""
         request = job if job["backend"] != "auto" else job | {"backend": self._backend}
+        clock, note = _clock(request), partial(self.activity.add_job, number)
         self._wakeup.send({"kind": "job", "job": request})
-        return _perform(self._comm, request, self._show)
+        with self.activity.running(number, clock):
+            return _perform(self._comm, request, self._show, clock, note)
 
     def _run(self, record: Record) -> None:
         self._tell()
         end: tuple[str, dict[str, Any]]
         try:
             end = "done", {"report": plain(self._attempt(record))}
+            self.activity.count("jobs", _unseen(self._progress))
         except Exception as error:
             self._check_agreed(error)
             failure = "failed", {"error": errors.to_json(error)}
@@ -244,13 +250,13 @@ class Dispatcher:
         """Run a job; go on where an earlier service has left it."""
         job = resumable(record.request)
         try:
-            return self._lead(job)
+            return self._lead(record.number, job)
         except Exception as error:
             self._check_agreed(error)
             if record.attempts == 1 or self._cancelled or self._grace_over:
                 raise
         discard(record.request)  # that service may have had other ranks
-        return self._lead(job)
+        return self._lead(record.number, job)
 
     def _note(self, record: Record, state: str, facts: dict[str, Any]) -> None:
         """Note the end of a job."""
@@ -280,7 +286,11 @@ class Dispatcher:
         self._changed.wait(1)
 
     def _show(self, progress: Progress) -> None:
-        self._progress = progress
+        before, self._progress = self._progress, progress
+        if before.phase != progress.phase:
+            self.activity.count("jobs", _unseen(before) + progress.done)
+        else:
+            self.activity.count("jobs", max(0, progress.done - before.done))
         self._tell()
         if self._cancelled:
             raise CancelledJobError("the job was cancelled")
@@ -369,20 +379,49 @@ def follow(comm: Comm, wakeup: "Wakeup", scanner: Scanner) -> None:
             if task["kind"] == "array":
                 scanner.scan_by_all(_task_from_json(task["task"]))
             else:
-                _perform(comm, task["job"], lambda *_: None)
+                _perform(comm, task["job"], lambda *_: None, _clock(task["job"]), lambda _: None)
         except Exception as error:
             if not agree.is_agreed(error):  # a bug; rank 0 may wait for this rank
                 raise
 
 
-def _perform(comm: Comm, request: dict[str, Any], notify: Callable[[Progress], None]) -> Report:
+def _unseen(progress: Progress) -> int:
+    """Return the bytes of a scan that has ended which were not shown: a small job shows none."""
+    return max(0, progress.size - progress.done) if progress.phase == "scan" else 0
+
+
+def _perform(
+    comm: Comm,
+    request: dict[str, Any],
+    notify: Callable[[Progress], None],
+    clock: Timeline,
+    note: Callable[[list[RankTimes]], None],
+) -> Report:
     """Run the job that ``job_to_json`` has described; collective.
 
-    ``notify`` may raise an exception, which then ends the job on all ranks.
+    ``notify`` may raise an exception, which then ends the job on all ranks. Rank 0 calls ``note``
+    with the times of all ranks, also after a fault.
     """
     with agreed(comm):
         job = job_from_json(request)
-    return perform(comm, job, notify, lambda message: None)
+    fault = None
+    try:
+        report = perform(comm, job, notify, lambda message: None, clock=clock)
+    except Exception as error:
+        if comm.size > 1 and not agree.is_agreed(error):
+            raise
+        fault = error
+    ranks = comm.gather(clock.intervals(most_intervals(comm.size)))
+    if ranks is not None:
+        note(ranks)
+    if fault is not None:
+        raise fault
+    return report
+
+
+def _clock(request: dict[str, Any]) -> Timeline:
+    """Return the clock of a rank in a job."""
+    return Timeline(trace=request["trace"] is not None)
 
 
 def _task_from_json(fields: list[Any]) -> Task:

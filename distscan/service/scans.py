@@ -12,8 +12,8 @@ import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from time import perf_counter
-from typing import Any, NamedTuple
+from time import perf_counter, time
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ from ..core import dtypes
 from ..core.form import Extents
 from ..fsum.request import result_type
 from ..job.formats import npy
-from . import arrays, requests
+from . import arrays, errors, requests
+from .activity import ArrayScan
 from .arrays import SMALL, Buffer, Place, Pool, Scanner, Task
 from .dispatch import Dispatcher
 from .errors import BusyError
@@ -36,7 +37,16 @@ from .requests import Guard, Json, ScanQuery, StreamedAnswer, too_large
 _log = logging.getLogger("distscan.service")
 _PIECE = 1 << 20  # bytes of an answer that are sent at a time
 _NPY = "application/x-npy"
-_AnswerAndSizes = tuple[Response, tuple[int, int]]  # the bytes of input and result
+_LONGEST_NAME = 40  # characters of an operator's name, which may be wrong
+
+
+class _Moved(NamedTuple):
+    """What a scan has read and written."""
+
+    elements: int
+    dtype: str
+    input: int  # bytes
+    output: int  # bytes
 
 
 class Limits(NamedTuple):
@@ -78,45 +88,56 @@ class Scans:
 
     async def scan(self, request: Request) -> Response:
         """Scan the array of the body; if the body is JSON, an array in a buffer."""
-        start, media_type = perf_counter(), request.headers.get("content-type", "")
-        shared = media_type.startswith("application/json")
+        media_type = request.headers.get("content-type", "")
+        way: Literal["body", "shared"] = (
+            "shared" if media_type.startswith("application/json") else "body"
+        )
+        op = request.query_params.get("op", "sum")[:_LONGEST_NAME]
+        scan = ArrayScan(time(), 0.0, op, way, None, None, None)
+        start, activity = perf_counter(), self._dispatcher.activity
         try:
             query = requests.scan_of(request.query_params)
-            if shared:
-                answer, sizes = await self._answer_shared(request, query)
+            if way == "shared":
+                answer, moved = await self._answer_shared(request, query)
             else:
-                answer, sizes = await self._answer_body(request, query)
+                answer, moved = await self._answer_body(request, query)
         except ClientDisconnect:
             raise
         except Exception as error:
             self._metrics.count_failed_scan(error)
+            kind, seconds = errors.to_json(error)["type"], perf_counter() - start
+            activity.add_scan(scan._replace(seconds=seconds, error=kind))
             raise
-        way, seconds = "shared" if shared else "body", perf_counter() - start
-        self._metrics.count_scan(way, seconds, *sizes)
-        op = query.arguments.get("op", "sum")
-        facts = {"op": op, "way": way, "seconds": seconds, "bytes": sizes[0]}
+        seconds = perf_counter() - start
+        self._metrics.count_scan(way, seconds, moved.input, moved.output)
+        activity.count("arrays", moved.input)
+        activity.add_scan(
+            scan._replace(seconds=seconds, elements=moved.elements, dtype=moved.dtype)
+        )
+        facts = {"op": op, "way": way, "seconds": seconds, "bytes": moved.input}
         _log.debug("%(op)s of an array of %(bytes)s bytes, %(way)s: %(seconds).6f s", facts,
                    extra=facts)  # fmt: skip
         return answer
 
-    async def _answer_shared(self, request: Request, query: ScanQuery) -> _AnswerAndSizes:
+    async def _answer_shared(self, request: Request, query: ScanQuery) -> tuple[Response, _Moved]:
         """Answer a request for a scan in buffers."""
         with ExitStack() as stack:
             task = requests.task_of(await requests.json_of(request), query.arguments)
-            sizes = await self._scan_shared(task, stack)
-        return Response(status_code=204), sizes
+            moved = await self._scan_shared(task, stack)
+        return Response(status_code=204), moved
 
-    async def _answer_body(self, request: Request, query: ScanQuery) -> _AnswerAndSizes:
+    async def _answer_body(self, request: Request, query: ScanQuery) -> tuple[Response, _Moved]:
         """Answer a request with an array in its body."""
         with ExitStack() as stack:
             body, buffer = await self._receive(request, stack)
             if buffer is None:
-                content = await run_in_threadpool(self._scan_small, body, query)
-                return Response(content, media_type=_NPY), (len(body), len(content))
-            size, pieces = await self._scan_large(body, buffer, query, stack)
+                content, x = await run_in_threadpool(self._scan_small, body, query)
+                moved = _Moved(x.size, str(x.dtype), len(body), len(content))
+                return Response(content, media_type=_NPY), moved
+            x, size, pieces = await self._scan_large(body, buffer, query, stack)
             length, resources = {"content-length": str(size)}, stack.pop_all()
         answer = StreamedAnswer(_pieces(pieces), resources, headers=length, media_type=_NPY)
-        return answer, (len(body), size)
+        return answer, _Moved(x.size, str(x.dtype), len(body), size)
 
     async def _receive(
         self, request: Request, stack: ExitStack
@@ -156,16 +177,20 @@ class Scans:
 
         return await run_in_threadpool(reserve)
 
-    def _scan_small(self, body: memoryview, query: ScanQuery) -> bytes:
+    def _scan_small(self, body: memoryview, query: ScanQuery) -> tuple[bytes, NDArray[Any]]:
+        """Scan the array of a body; return the result as a file, and the array."""
         x, segments, _ = _parse(body, query.has_segments)
         out = np.empty(*_result_of(x, query))
         self._scanner.scan_by_one(x, out, segments, query.arguments)
-        return npy.header_of(out.dtype, out.shape) + out.tobytes()
+        return npy.header_of(out.dtype, out.shape) + out.tobytes(), x
 
     async def _scan_large(
         self, body: memoryview, buffer: Buffer, query: ScanQuery, stack: ExitStack
-    ) -> tuple[int, list[memoryview]]:
-        """Scan the array in a buffer into another one; return the size and the parts of a file."""
+    ) -> tuple[NDArray[Any], int, list[memoryview]]:
+        """Scan the array in a buffer into another one.
+
+        Return the array, and the size and the parts of the result's file.
+        """
         x, segments, ends = _parse(body, query.has_segments)
         shape, dtype = _result_of(x, query)
         head, nbytes = npy.header_of(dtype, shape), math.prod(shape) * dtype.itemsize
@@ -181,10 +206,10 @@ class Scans:
             task = Task(places[0], target, flags, query.arguments)
         out = await run_in_threadpool(self._scanner.maps.array, target)
         await self._take_turn(x, out, segments, query.arguments, task)
-        return len(head) + nbytes, [memoryview(head), out.reshape(-1).view(np.uint8).data]
+        return x, len(head) + nbytes, [memoryview(head), out.reshape(-1).view(np.uint8).data]
 
-    async def _scan_shared(self, task: Task, stack: ExitStack) -> tuple[int, int]:
-        """Scan an array in a client's buffer into another one, or the same; return their bytes."""
+    async def _scan_shared(self, task: Task, stack: ExitStack) -> _Moved:
+        """Scan an array in a client's buffer into another one, or the same."""
         stack.enter_context(self._pool.use(task.out.path, write=True))
         read = {place.path for place in (task.x, task.segments) if place is not None}
         for path in read - {task.out.path}:
@@ -196,7 +221,8 @@ class Scans:
 
         x, out, segments = await run_in_threadpool(map_arrays)
         await self._take_turn(x, out, segments, task.options, task)
-        return x.nbytes + (0 if segments is None else segments.nbytes), out.nbytes
+        nbytes = x.nbytes + (0 if segments is None else segments.nbytes)
+        return _Moved(x.size, str(x.dtype), nbytes, out.nbytes)
 
     async def _take_turn(
         self,

@@ -24,6 +24,7 @@ from ..mpi.agree import agreed
 from ..mpi.communicators import Comm
 from ..version import __version__
 from . import protocol
+from .activity import private_memory
 from .app import App
 from .arrays import Pool, Scanner, folder_in_memory
 from .dispatch import Dispatcher, Wakeup, end_ranks, follow
@@ -102,6 +103,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     backend = binding.bind(comm, args.backend, _log.warning)
     wakeup, scanner = Wakeup(comm), Scanner(comm, backend)
     placement = comm.gather({"host": platform.node(), "device": backend.device})
+    processes = comm.gather((platform.node(), os.getpid()))
     with ExitStack() as stack:
         stack.callback(wakeup.close)
         with agreed(comm):
@@ -143,13 +145,18 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             gpu=scanner.gpu_memory if backend.name == "cuda" else None,
         )
         facts["placement"] = placement
+        local = [process for host, process in processes or [] if host == platform.node()]
+        samples = dispatcher.activity.sampling(
+            lambda: private_memory(local) + pool.size,
+            lambda: scanner.gpu_memory()[0] if backend.name == "cuda" else None,
+        )
         names = Names(
             over_tcp=args.host is not None, allowed=frozenset(map(host_of, args.allow_host))
         )
         app = App(dispatcher, scans, paths, token, facts=facts, metrics=metrics, names=names)
         stack.callback(end_ranks, wakeup)
         stop = partial(dispatcher.stop, args.grace)
-        with _shutdown_on_signals(stop), _answer_requests(app, listener):
+        with _shutdown_on_signals(stop), samples, _answer_requests(app, listener):
             print(f"distscan: {comm.size} ranks ({backend.device}) listen on {where}", flush=True)
             _notify_systemd()
             dispatcher.run()

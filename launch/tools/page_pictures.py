@@ -10,6 +10,7 @@ import secrets
 import time
 from contextlib import suppress
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,8 +24,9 @@ from service_running import ServiceProgram
 from distscan.core.errors import InputError
 from distscan.service.client import Client
 
-SIZE = 1280, 840  # pixels
+SIZE = 1280, 1040  # pixels
 _LIMIT = 60.0  # seconds
+_PAST = 40.0  # seconds of jobs before the pictures
 
 
 def submit_some(client: Client, folder: Path) -> None:
@@ -34,16 +36,21 @@ def submit_some(client: Client, folder: Path) -> None:
     np.save(folder / "rain.npy", rng.random(1 << 23, np.float32))
     np.save(folder / "counts.npy", rng.integers(0, 9, (1 << 12, 1 << 10)))
     np.lib.format.open_memmap(folder / "century.npy", "w+", "f4", (1 << 29,))
-    for name, options in (
+    end = time.monotonic() + _PAST
+    for name, options in cycle((
         ("temperature", {"op": "max"}),
         ("rain", {"dtype": "float64", "check": True}),
         ("counts", {"axis": 0, "exclusive": True}),
         ("snow", {}),
         ("temperature", {"reverse": True}),
-    ):
+    )):  # fmt: skip
+        if time.monotonic() > end:
+            break
         output = folder / f"{name}.{options.get('op', 'sum')}.npy"
         with suppress(InputError):  # there is no snow
             client.submit(folder / f"{name}.npy", output, force=True, **options).wait(_LIMIT)
+        client.scan(rng.random(1 << 22, np.float32), "max")
+        time.sleep(1)
     client.submit(folder / "century.npy", folder / "century.sum.npy", dtype="float64", check=True)
     for op in ("min", "max"):
         client.submit(folder / "rain.npy", folder / f"rain.{op}.npy", op=op)
@@ -72,7 +79,9 @@ def main() -> None:
                 script = "sessionStorage.setItem('distscan-token', arguments[0])"
                 browser.execute_script(script, token)
                 browser.get(client.address)
-                time.sleep(2)  # the job goes on for a while
+                browser.find_element("id", "timeline-window").send_keys("last minute")
+                browser.execute_script("document.activeElement.blur()")
+                time.sleep(4)  # the job goes on for a while
                 for theme in ("light", "dark"):
                     picture(browser, theme)
         finally:

@@ -220,7 +220,7 @@ def contrast(one, other):
 def test_contrast():
     """Of each text with its ground, light and dark: 4.5, as WCAG 2 has it."""
     definitions = re.findall(
-        r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", (PAGE / "colours.css").read_text()
+        r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", (PAGE / "style.css").read_text()
     )
     pairs = [
         *product(["text", "muted"], ["ground", "surface", "raised"]),
@@ -228,7 +228,11 @@ def test_contrast():
         *((name, f"{name}-ground") for name in ("good", "bad", "busy", "still", "note")),
         ("on-accent", "accent"),
     ]
+    phases = ["start", "read", "copy-in", "reduce", "exscan", "scan", "copy-out", "write", "upload",
+              "check"]  # fmt: skip
     for theme in (0, 1):
         colours = {name: values[theme] for name, *values in definitions}
+        for phase, ground in product(phases, ["surface", "raised"]):  # parts of a picture: 3
+            assert contrast(colours[phase], colours[ground]) >= 3, (theme, phase, ground)
         for text, ground in pairs:
             assert contrast(colours[text], colours[ground]) >= 4.5, (theme, text, ground)

@@ -151,7 +151,7 @@ def test_a_disk_that_is_full_for_a_while(dispatcher, tmp_path, monkeypatch):
 def test_a_job_that_meets_a_fault(error, dispatcher, tmp_path, monkeypatch, caplog):
     """It has failed; if nobody has thought of the exception, the log has its place."""
 
-    def fail(*arguments):
+    def fail(*arguments, **options):
         raise error
 
     monkeypatch.setattr(dispatch, "perform", fail)

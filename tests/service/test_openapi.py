@@ -22,7 +22,7 @@ from distscan.core.operators import BUILTIN
 from distscan.core.steps import Strategy
 from distscan.job.job import FileJob
 from distscan.job.report import Report
-from distscan.service import app, arrays, dispatch, errors, protocol, scans, store
+from distscan.service import activity, app, arrays, dispatch, errors, protocol, scans, store
 from support import services
 from support.services import TOKEN, long_file, npy, over_tcp, serving, wait_until
 
@@ -94,6 +94,8 @@ def test_its_names_are_those_of_the_code():
         ("Report", Report._fields),
         ("Progress", dispatch.Progress._fields),
         ("Place", arrays.Place._fields),
+        ("ArrayScan", activity.ArrayScan._fields),
+        ("Sample", activity.Sample._fields),
         ("Job", (*store.Record._fields, "progress")),
     ):
         assert SCHEMAS[schema]["properties"].keys() == set(names)
@@ -211,8 +213,11 @@ def check_number_of_followers(talk):
         wait_until(lambda: talk.follow(streams).status_code == 200, 10)
 
 
-def check_events(stream):
-    """Read them until all kinds have come; each has the form that the document describes."""
+def check_events(stream, talk, number):
+    """Read them until all kinds have come; each has the form that the document describes.
+
+    Then look at what the service has done: a job of this ``number`` runs.
+    """
     kinds = {"snapshot": "Snapshot", "job": "Job", "progress": "JobProgress", "service": "State"}
     missing = {*kinds, "retry"}
     while missing:
@@ -220,6 +225,18 @@ def check_events(stream):
         missing.discard(name)
         if name in kinds:
             validate(data, {"$ref": f"#/components/schemas/{kinds[name]}"})
+    check_activity(talk, number)
+
+
+def check_activity(talk, number):
+    """While a job runs, after others and after arrays."""
+    assert talk("GET", "/v1/activity?after=x").status_code == 400
+    wait_until(lambda: talk("GET", "/v1/activity").json()["samples"])
+    wait_until(lambda: talk("GET", "/v1/activity").json()["running"])
+    recent = talk("GET", "/v1/activity?after=0").json()
+    assert recent["running"]["number"] == number
+    assert recent["jobs"]
+    assert recent["scans"]
 
 
 def test_answers(service, rng, streams):
@@ -264,7 +281,7 @@ def test_answers(service, rng, streams):
     assert "1 jobs wait already" in refusal.json()["error"]["message"]
     jobs = talk("GET", "/v1/jobs").json()["jobs"]
     assert [job["state"] for job in jobs] == ["queued", "running", "done"]
-    check_events(stream)
+    check_events(stream, talk, runs)
     talk("DELETE", f"/v1/jobs/{runs}")
     failed = talk("GET", f"/v1/jobs/{waits['number']}?wait=30").json()
     assert talk("DELETE", f"/v1/jobs/{waits['number']}").status_code == 409

@@ -32,6 +32,47 @@ __all__ = [
 HOSTILE = "<img src=x onerror=window.hit=1>\u202e.npy"
 
 
+# Texts of less contrast with their ground than 4.5, and how many texts are shown.
+_FAINT = """
+const rgba = (text) => text.match(/[\\d.]+/g).map(Number);
+const seen = (c) => c.length === 3 || c[3] > 0;
+const luminance = (c) => {
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = c.map((v) => linear(v / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const ratio = (one, other) => {
+  const [low, high] = [luminance(one), luminance(other)].sort((x, y) => x - y);
+  return (high + 0.05) / (low + 0.05);
+};
+const ground = (element) => {
+  const bar = element.closest("a.job")?.querySelector("rect");
+  if (bar) return rgba(getComputedStyle(bar).fill);
+  for (let at = element; at; at = at.parentElement) {
+    const colour = rgba(getComputedStyle(at).backgroundColor);
+    if (seen(colour)) return colour;
+  }
+  return [255, 255, 255];
+};
+const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+const found = [];
+let count = 0;
+while (texts.nextNode()) {
+  const element = texts.currentNode.parentElement;
+  const box = element.getBoundingClientRect();
+  const skipped = element.closest(":disabled, noscript, script, option");
+  const text = texts.currentNode.data.trim();
+  if (!text || box.width < 2 || skipped || !element.checkVisibility()) continue;
+  const style = getComputedStyle(element);
+  const colour = rgba(element instanceof SVGElement ? style.fill : style.color);
+  const contrast = ratio(colour.slice(0, 3), ground(element).slice(0, 3));
+  count += 1;
+  if (contrast < 4.5) found.push(`${text}: ${contrast}`);
+}
+return [found, count];
+"""
+
+
 @contextmanager
 def browsing_if_any() -> Iterator[Any]:
     """Run a browser. Without one, tests are skipped; in CI, they fail."""
@@ -160,13 +201,18 @@ class Page:
     def script(self, text: str, *given: Any) -> Any:
         return self.browser.execute_script(text, *given)
 
+    def faint_texts(self) -> tuple[list[str], int]:
+        """The texts of less contrast than WCAG AA has, 4.5; and how many texts are shown."""
+        faint, count = self.script(_FAINT)
+        return faint, count
+
     def messages(self) -> list[str]:
         """What the console has said since this was asked last."""
         return [each["message"] for each in self.browser.get_log("browser")]
 
     def lost(self) -> bool:
-        """Whether all that the console has said is that the stream of events could not be had."""
-        return all(re.search("/v1/events - ", each) for each in self.messages())
+        """Whether all that the console has said is that the service could not be followed."""
+        return all(re.search("/v1/(events|activity)[^ ]* - ", each) for each in self.messages())
 
     # ---- the keyboard ----------------------------------------------------------------------------
 

@@ -59,10 +59,18 @@ export const momentInFull = (time) => FULL.format(new Date(time * 1000));
  * that turn the direction of text around, become codes.
  */
 export function visible(text) {
-  return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (found) => {
-    const code = found.codePointAt(0).toString(16);
+  return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (character) => {
+    const code = character.codePointAt(0).toString(16);
     return `\\u{${code}}`;
   });
+}
+
+/** Return the number of bytes that a text such as "1.5 GiB" or "200MB" says; NaN if it says none. */
+export function bytesOf(text) {
+  const match = /^(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?$/i.exec(text.trim());
+  if (!match) return NaN;
+  const power = match[2] ? "kmgt".indexOf(match[2].toLowerCase()) + 1 : 0;
+  return Math.round(Number(match[1]) * (match[3] ? 1024 : 1000) ** power);
 }
 
 /** Return the last part of a path. */

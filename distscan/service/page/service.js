@@ -1,6 +1,47 @@
-// The events of the service, over a connection that is made again whenever it is lost.
+// The service as the page talks to it: requests with the token, and the stream of events.
 
-import { Locked, Refused, ask } from "./access.js";
+// ---- requests: the token stays in this tab, in sessionStorage ---------------------------------
+
+const KEY = "distscan-token";
+
+/** Whether this tab has a token. */
+export const hasToken = () => sessionStorage.getItem(KEY) !== null;
+
+/** Keep a token for this tab. */
+export const keepToken = (text) => sessionStorage.setItem(KEY, text.trim());
+
+/** Forget the token. */
+export const forgetToken = () => sessionStorage.removeItem(KEY);
+
+/** The service has refused a request. */
+export class Refused extends Error {}
+
+/** The service has refused the token, or there is none. */
+export class Locked extends Refused {}
+
+/**
+ * Send a request; return the answer, or raise `Refused`. A token that is refused is forgotten.
+ * `options` are those of `fetch`.
+ */
+export async function ask(path, options = {}) {
+  const headers = { "distscan-protocol": "1", ...options.headers };
+  const token = sessionStorage.getItem(KEY);
+  if (/[^\x20-\x7e]/.test(token)) refuse(token); // a header cannot have it
+  if (token !== null) headers.authorization = `Bearer ${token}`;
+  const url = new URL(path, document.baseURI);
+  const answer = await fetch(url, { cache: "no-store", credentials: "omit", ...options, headers });
+  if (answer.ok) return answer;
+  if (answer.status === 401) refuse(token);
+  const body = await answer.json().catch(() => null);
+  throw new Refused(body?.error?.message ?? `the answer is ${answer.status}`);
+}
+
+function refuse(token) {
+  if (sessionStorage.getItem(KEY) === token) forgetToken();
+  throw new Locked(token === null ? "" : "The service refuses this token.");
+}
+
+// ---- the stream of events: its connection is made again whenever it is lost -------------------
 
 const SILENCE = 40_000; // milliseconds without a word, heartbeats included: the connection is lost
 const LONGEST = 30; // seconds until another try, at most
@@ -37,19 +78,19 @@ async function* pieces(body) {
 }
 
 export class Stream {
-  #heard;
-  #shown;
+  #onEvent;
+  #onState;
   #tries = 0;
   #locked = false;
   #wake = () => {};
 
   /**
-   * `heard(name, data)` is called for each event. `shown(state, reason, seconds)` is told of the
+   * `onEvent(name, data)` is called for each event. `onState(state, reason, seconds)` is told of the
    * connection: "connecting", "live", "waiting" for another try, or "locked" without a token.
    */
-  constructor(heard, shown) {
-    this.#heard = heard;
-    this.#shown = shown;
+  constructor(onEvent, onState) {
+    this.#onEvent = onEvent;
+    this.#onState = onState;
     addEventListener("online", () => this.#locked || this.again());
   }
 
@@ -63,12 +104,12 @@ export class Stream {
   async run() {
     for (;;) {
       let reason = "the connection has ended";
-      this.#shown("connecting");
+      this.#onState("connecting");
       try {
         await this.#follow();
       } catch (error) {
         if (error instanceof Locked) {
-          this.#shown("locked", error.message);
+          this.#onState("locked", error.message);
           this.#locked = true;
           await new Promise((wake) => (this.#wake = wake));
           this.#locked = false;
@@ -94,10 +135,10 @@ export class Stream {
     try {
       const answer = await ask("v1/events", { signal: lost.signal });
       for await (const [name, data] of events(answer.body.pipeThrough(alive))) {
-        this.#heard(name, data);
+        this.#onEvent(name, data);
         if (name === "snapshot") {
           this.#tries = 0;
-          this.#shown("live");
+          this.#onState("live");
         }
       }
     } finally {
@@ -112,7 +153,7 @@ export class Stream {
     this.#tries += 1;
     let woken = false;
     while (!woken && Date.now() < end) {
-      this.#shown("waiting", reason, Math.ceil((end - Date.now()) / 1000));
+      this.#onState("waiting", reason, Math.ceil((end - Date.now()) / 1000));
       woken = await new Promise((done) => {
         const timer = setTimeout(() => done(false), Math.min(1000, end - Date.now()));
         this.#wake = () => {
