@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import binding
-from .core import arrays, dtypes
+from .core import arrays, display, dtypes
 from .core.form import Extents, shape_of
 from .core.signatures import Array
 from .core.steps import PlanStrategy
@@ -389,6 +389,25 @@ class Plan:
             f"<distscan.Plan: {self.op.name} of {self.types.x}{list(self.shape)} "
             f"to {self.types.out}, rank {self.comm.rank} of {self.comm.size}, "
             f"{self.strategy} on {self.backend}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the plan's decisions as a table, for notebooks; local."""
+        return display.table(
+            "distscan.Plan",
+            [
+                ("op", self.op.name),
+                (
+                    "shard",
+                    f"{self.types.x}{list(self.shape)}, rank {self.comm.rank} of {self.comm.size}",
+                ),
+                (
+                    "result",
+                    f"{self.types.out}{list(self.out_shape)}, accumulated in {self.types.acc}",
+                ),
+                ("backend", self.backend),
+                ("strategy", f"{self.strategy}: {self.reason}"),
+            ],
         )
 
     @exclusive

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from ..core import display
 from ..job.report import Report
 from .client import Bar, Client, FilePath, JobHandle, connect, is_over, outcome
 from .transport import Stop, current_stop
@@ -71,6 +72,9 @@ class AsyncJobHandle:
     def __repr__(self) -> str:
         return f"<Async{repr(self._job)[1:]}"
 
+    def _repr_html_(self) -> str:
+        return self._job._table()  # a request would hold up the event loop
+
     @property
     def number(self) -> int:
         """The number of the job in the service."""
@@ -127,6 +131,9 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"<AsyncClient of {self.address}>"
+
+    def _repr_html_(self) -> str:
+        return display.table(f"AsyncClient of {self.address}", [])
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client cannot be pickled: connect in each process")
