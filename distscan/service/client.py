@@ -122,7 +122,8 @@ class Client:
             facts = answer.json() if answer.status < 300 else {"answer": answer.status}
         except CONNECTION_ERRORS as error:
             facts = {"answer": f"none: {error}"}
-        return display.table(f"Client of {self.address}", facts.items())
+        rows = [pair for pair in facts.items() if not isinstance(pair[1], list)]
+        return display.table(f"Client of {self.address}", rows)
 
     def __enter__(self) -> "Client":
         return self

@@ -103,7 +103,7 @@ def test_operator_shown_in_html(comm):
     """The text of a user is escaped."""
     op = distscan.Operator("<b>&sum", numpy=np.add, identity=0)
     with distscan.Plan(comm, 1, "i8", op, backend="cpu") as run:
-        assert "<td>&lt;b&gt;&amp;sum</td>" in run._repr_html_()
+        assert ">&lt;b&gt;&amp;sum<" in run._repr_html_()
 
 
 # ---- what a call does not do ---------------------------------------------------------------
