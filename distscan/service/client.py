@@ -120,7 +120,7 @@ class Client:
         try:
             answer = self._http.request("GET", "/v1", timeout=_DISPLAY, stop=Stop())
             facts = answer.json() if answer.status < 300 else {"answer": answer.status}
-        except CONNECTION_ERRORS as error:
+        except (ServiceError, *CONNECTION_ERRORS, ValueError) as error:  # or it is no JSON
             facts = {"answer": f"none: {error}"}
         rows = [pair for pair in facts.items() if not isinstance(pair[1], list)]
         return display.table(f"Client of {self.address}", rows)

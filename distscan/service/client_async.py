@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeVar
 
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ..core import display
 from ..job.report import Report
 from .client import Bar, Client, FilePath, JobHandle, connect, is_over, outcome
 from .transport import Stop, current_stop
@@ -131,9 +130,6 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"<AsyncClient of {self.address}>"
-
-    def _repr_html_(self) -> str:
-        return display.table(f"AsyncClient of {self.address}", [])
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client cannot be pickled: connect in each process")

@@ -227,6 +227,8 @@ def test_what_a_notebook_shows_of_a_service_that_is_stopped(lone):
             assert rows(client._repr_html_())["answer"].startswith("none: ")
             assert rows(job._repr_html_())["state"] == "done"
             assert time.monotonic() - begin < 10
+    assert rows(client._repr_html_())["answer"].startswith("none: ")  # it is closed
+    assert rows(job._repr_html_())["state"] == "done"
 
 
 def test_a_host_that_has_died_is_noticed(tmp_path):
