@@ -1,4 +1,4 @@
-"""What goes in comes out of ``distscan.torch`` and ``distscan.jax``, as type checkers see it.
+"""What goes in comes out of ``distscan.torch``, ``.jax`` and ``.xarray``, as type checkers see it.
 
 ``launch/test_frameworks.sh`` has mypy check this file, where these libraries are installed.
 """
@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 import torch
+import xarray
 from typing_extensions import assert_type
 
 import distscan
 import distscan.jax
 import distscan.torch
+import distscan.xarray
 
 
 def tensors(x: torch.Tensor, mask: torch.Tensor) -> None:
@@ -52,3 +54,9 @@ def jax_arrays(x: jax.Array) -> None:
     assert_type(ours.linear_recurrence(x, x, return_last=True), tuple[jax.Array, jax.Array])
 
     assert_type(distscan.cumsum(x), jax.Array)
+
+
+def slabs(x: xarray.DataArray, several: xarray.Dataset) -> None:
+    assert_type(distscan.xarray.cumsum(x, "time"), xarray.DataArray)
+    assert_type(distscan.xarray.scan(several, "time", "max"), xarray.Dataset)
+    assert_type(distscan.xarray.slab(several, "time"), xarray.Dataset)
