@@ -13,6 +13,8 @@ root=$PWD mpirun=$PWD/launch/mpirun.sh
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
+[[ -z $wheel || ${wheel##*/} == *-py3-none-manylinux*.whl ]] ||
+  { echo "wheel_check.sh: ${wheel##*/} is not for every Python and Linux" >&2 && exit 1; }
 # A wheel that is published has kernels for GPUs, too; one of a checkout has none.
 archives=$([[ -z $wheel ]] || echo sm_80 sm_90 sm_100 sm_120)
 if [[ -z $wheel ]]; then
