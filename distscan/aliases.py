@@ -26,6 +26,7 @@ from numpy.typing import DTypeLike
 from .core import arrays, dtypes, operators
 from .core.form import axis_number
 from .core.operators import SKIPPING_NAN
+from .core.signatures import like_x
 from .core.steps import Strategy
 from .engine.array_scan import check_out
 from .mpi.agree import Agreement, Terms, body, collective
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         threads: int | None
 
 
+@like_x
 @collective
 @_names_options
 def cumsum(
@@ -90,6 +92,7 @@ def cumsum(
     return _scan(call, x, "sum", axis=axis, dtype=dtype, out=out, **options)
 
 
+@like_x
 @collective
 @_names_options
 def cumprod(
@@ -113,6 +116,7 @@ def cumprod(
     return _scan(call, x, "prod", axis=axis, dtype=dtype, out=out, **options)
 
 
+@like_x
 @collective
 @_names_options
 def cummax(
@@ -135,6 +139,7 @@ def cummax(
     return _scan(call, x, "max", axis=axis, dtype=dtype, out=out, **options)
 
 
+@like_x
 @collective
 @_names_options
 def cummin(
@@ -157,6 +162,7 @@ def cummin(
     return _scan(call, x, "min", axis=axis, dtype=dtype, out=out, **options)
 
 
+@like_x
 @collective
 @_names_options
 def logcumsumexp(
@@ -180,6 +186,7 @@ def logcumsumexp(
     return _scan(call, x, "logaddexp", axis=axis, dtype=dtype, out=out, **options)
 
 
+@like_x
 @collective
 @_names_options
 def fcumsum(
@@ -206,6 +213,7 @@ def fcumsum(
     return _scan(call, x, "fsum", **given, **options)
 
 
+@like_x
 @collective
 @_names_options
 def nancumsum(
@@ -228,6 +236,7 @@ def nancumsum(
     return _without_nan(call, x, "sum", axis=axis, dtype=dtype, out=out, **options)
 
 
+@like_x
 @collective
 @_names_options
 def nancumprod(
@@ -261,6 +270,7 @@ def _without_nan(call: Agreement, x: Any, op: str, **options: Any) -> Any:
 # ---- the signatures of NumPy 2 and of the Array API ----------------------------------------------
 
 
+@like_x
 @collective
 def cumulative_sum(
     call: Agreement,
@@ -290,6 +300,7 @@ def cumulative_sum(
     )
 
 
+@like_x
 @collective
 def cumulative_prod(
     call: Agreement,

@@ -6,14 +6,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from . import binding
-from .core import arrays, dtypes
+from .core import arrays, display, dtypes
 from .core.form import Extents, shape_of
+from .core.signatures import Array
 from .core.steps import PlanStrategy
 from .engine.plan_calls import Calls, ExactPlan, Expected, WindowCalls
 from .engine.shard_scan import GPU_STRATEGIES, ShardScan, make
@@ -274,6 +275,12 @@ class Plan:
         self.op, self.types = self._scan.op, self._scan.types
         self.strategy, self.reason = self._scan.strategy, self._scan.reason
 
+    @overload
+    def __call__(
+        self, /, x: NDArray[Any], out: Any = None, segments: Any = None
+    ) -> NDArray[Any]: ...
+    @overload
+    def __call__(self, /, x: Array, out: Any = None, segments: Any = None) -> Array: ...
     @uninterruptible
     @exclusive
     def __call__(self, x: Any, out: Any = None, segments: Any = None) -> Any:
@@ -382,6 +389,25 @@ class Plan:
             f"<distscan.Plan: {self.op.name} of {self.types.x}{list(self.shape)} "
             f"to {self.types.out}, rank {self.comm.rank} of {self.comm.size}, "
             f"{self.strategy} on {self.backend}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the plan's decisions as a table, for notebooks; local."""
+        return display.table(
+            "distscan.Plan",
+            [
+                ("op", self.op.name),
+                (
+                    "shard",
+                    f"{self.types.x}{list(self.shape)}, rank {self.comm.rank} of {self.comm.size}",
+                ),
+                (
+                    "result",
+                    f"{self.types.out}{list(self.out_shape)}, accumulated in {self.types.acc}",
+                ),
+                ("backend", self.backend),
+                ("strategy", f"{self.strategy}: {self.reason}"),
+            ],
         )
 
     @exclusive

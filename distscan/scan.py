@@ -4,6 +4,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
+from .core.signatures import like_x
 from .core.steps import Strategy
 from .engine.array_scan import scan_array
 from .engine.axis_segments import scan_along_axis
@@ -14,6 +15,7 @@ from .mpi.communicators import Comm
 from .options import Op, ScanRequest
 
 
+@like_x
 @collective
 def scan(
     call: Agreement,

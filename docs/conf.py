@@ -16,7 +16,14 @@ project = "distscan"
 version = release = distscan.__version__
 copyright = "the authors of distscan"
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_copybutton"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "sphinx_copybutton",
+    "myst_nb",
+]
+nb_execution_mode = "off"  # launch/docs.sh executes the notebook, and its outputs are in the file
 exclude_patterns = ["generated/measured*.rst", "generated/options*.rst"]  # pages include them
 templates_path = ["templates"]
 default_role = "code"

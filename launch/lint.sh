@@ -9,6 +9,7 @@ source launch/setup.sh mpich lint
 ruff format --check
 ruff check
 mypy
+mypy tests/signatures
 lint-imports --no-logo
 bandit -q -c pyproject.toml -r distscan launch
 git ls-files -z '*.cu' '*.cuh' '*.cpp' '*.hpp' | xargs -0 clang-format --dry-run -Werror

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Usage: launch/test_frameworks.sh [PYTEST ARGUMENT...]
+# Checks the types of the results of distscan.torch, distscan.jax and distscan.xarray.
 # Runs the tests of distscan.torch, of its example and of distscan.jax at 1, 2 and 3 ranks, on CPUs,
 # in an environment of their own, .venv-frameworks: PyTorch from a package index takes 5 GB. Then a
 # twelfth of the first ones at 8 ranks, the tests of process groups, and a fifth of the first ones on
@@ -11,6 +12,9 @@ cd "$(dirname "$0")/.."
 
 export DISTSCAN_TIMEOUT=${DISTSCAN_TIMEOUT:-600} OMP_NUM_THREADS=1
 VENV=.venv-frameworks source launch/setup.sh mpich torch jax test-frameworks
+# Without the options in pyproject.toml, which are for an environment without these libraries.
+launch/stage.sh "types of their results" timeout "$DISTSCAN_TIMEOUT" \
+  mypy --config-file= --strict --follow-imports silent tests/frameworks/signatures.py
 for ranks in 1 2 3; do
   launch/stage.sh "PyTorch, $ranks ranks" \
     launch/mpirun.sh "$ranks" python -m pytest tests/frameworks/test_torch.py \

@@ -3,15 +3,18 @@
 # Installs a wheel into an empty environment, and runs it outside the repository. Without WHEEL, builds
 # it, by way of the source archive, with kernels for the lowest level of this machine; and checks that
 # it can also be built without a C++ compiler.
+#   PYTHONS  more Pythons, such as "python3.10 python3.14t": the fast tests run in each, with the wheel
 set -euo pipefail
 unset CDPATH # cd would go elsewhere, and print where
 wheel=${1:+$(realpath -- "$1")}
 cd "$(dirname "$0")/.."
 source launch/setup.sh mpich wheels
-mpirun=$PWD/launch/mpirun.sh
+root=$PWD mpirun=$PWD/launch/mpirun.sh
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
+[[ -z $wheel || ${wheel##*/} == *-py3-none-manylinux*.whl ]] ||
+  { echo "wheel_check.sh: ${wheel##*/} is not for every Python and Linux" >&2 && exit 1; }
 # A wheel that is published has kernels for GPUs, too; one of a checkout has none.
 archives=$([[ -z $wheel ]] || echo sm_80 sm_90 sm_100 sm_120)
 if [[ -z $wheel ]]; then
@@ -63,3 +66,17 @@ PYTHON
 python -c 'import numpy as np
 np.testing.assert_array_equal(np.load("x.scan.npy"), np.load("x.npy").cumsum())'
 echo "wheel_check: ${wheel##*/} installs and scans"
+
+# The repository's tests without its package: they import the wheel's.
+mkdir "$dir/tests"
+cp -r "$root"/{tests,launch,pyproject.toml} "$dir/tests"
+cd "$dir/tests"
+for python in ${PYTHONS:-}; do
+  "$python" -m venv --clear "$dir/venv"
+  name=$(python -c 'import sys; print(f"Python {sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}")')
+  python -m pip install -q --only-binary :all: "${wheel}[mpich]" \
+    ml_dtypes pytest pytest-mpi pytest-timeout typing_extensions
+  python -W error -c "import distscan" # a free-threaded Python warns if a package needs the lock
+  "$root/launch/stage.sh" "$name" timeout -k 10 600 python -m pytest -q -m fast
+  "$mpirun" 2 python -m distscan "$dir/x.npy" --force --check --quiet
+done

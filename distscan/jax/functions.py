@@ -4,16 +4,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from ..mpi.communicators import Comm
 from . import devices, ranks
 from .devices import along
 from .ranks import Way
+from .signatures import with_indices, with_last, with_total
 
-Array = Any
 
-
+@with_total
 def cumsum(
     x: Array,
     axis: int,
@@ -66,6 +66,7 @@ def cumsum(
     return _scanned(_SUM, x, axis, comm, axis_name, **form)
 
 
+@with_total
 def cumprod(
     x: Array,
     axis: int,
@@ -81,6 +82,7 @@ def cumprod(
     return _scanned(_PRODUCT, x, axis, comm, axis_name, **form)
 
 
+@with_total
 def cumlogsumexp(
     x: Array,
     axis: int,
@@ -95,6 +97,7 @@ def cumlogsumexp(
     return _scanned(_LOG_SUM, x, axis, comm, axis_name, **form)
 
 
+@with_indices
 def cummax(
     x: Array,
     axis: int,
@@ -114,6 +117,7 @@ def cummax(
     return (y, _places(x, y, axis, comm, axis_name, reverse=reverse)) if return_indices else y
 
 
+@with_indices
 def cummin(
     x: Array,
     axis: int,
@@ -195,6 +199,7 @@ def scan(
     return y if first is None else function.combine(jnp.expand_dims(first, axis), y)
 
 
+@with_last
 def linear_recurrence(
     a: Array,
     b: Array,

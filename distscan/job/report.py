@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core import display
+
 #: The phases of a job, in the order of a report. "start" is all that comes before the first chunk
 #: is read: Python, MPI, the GPU, kernels. "write" includes the wait for the disk. Rank 0 alone does
 #: the "upload".
@@ -176,6 +178,20 @@ class Report(NamedTuple):
     bytes: dict[str, int]
     bounds: dict[str, str]
 
+    def __repr__(self) -> str:
+        return f"<Report: {_summary(self)}, {self.seconds['all']:.4f} s, {self.output}>"
+
+    def _repr_html_(self) -> str:
+        """Return the report as two tables, for notebooks: the job, and its phases."""
+        facts = [
+            ("ranks", f"{self.ranks} on {_count(self.nodes, 'node')}"),
+            ("strategy", self.strategy),
+            ("backend", f"{self.backend} ({self.device})"),
+            ("total", self.total),
+            ("output", self.output),
+        ]
+        return display.table(_summary(self), facts) + display.table("phases", _phases(self))
+
 
 def report(
     measured: Sequence[tuple[dict[str, float], dict[str, int]]],
@@ -226,25 +242,38 @@ def _plain(value: Any) -> Any:
 def text(report: Report, *, checked: bool) -> str:
     """Return the report as text, several lines."""
     lines = [
-        f"{report.op} of {report.elements} elements, {report.dtype_in} to {report.dtype_out}",
+        _summary(report),
         f"{_count(report.ranks, 'rank')} on {_count(report.nodes, 'node')}, strategy "
         f"{report.strategy}, backend {report.backend} ({report.device})",
     ]
-    for phase in PHASES:
-        seconds, moved = report.seconds[phase], report.bytes[phase]
-        if seconds == 0 and phase != "all":
-            continue
-        rate = (
-            f"{moved / 1e9:9.2f} GB{moved / seconds / 1e9:8.2f} GB/s" if seconds and moved else ""
-        )
-        bound = f"  ({report.bounds[phase]})" if phase in report.bounds else ""
-        if phase == "start":
-            rate, bound = "", f"{seconds / report.seconds['all']:>9.0%} of all"
-        lines.append(f"  {phase.replace('_', ' '):8}{seconds:9.4f} s{rate}{bound}")
+    for name, seconds, moved, rate, remark in _phases(report):
+        line = f"  {name:8}{seconds:>11}{moved:>12}{rate:>13}"
+        lines.append(f"{line}  {remark}".rstrip())
     if report.total is not None:  # rows have several totals; an empty input may have none
         lines.append(f"total {report.total}")
     lines.append(f"{report.output}{' (checked)' if checked else ''}")
     return "\n".join(lines)
+
+
+def _summary(report: Report) -> str:
+    types = f"{report.dtype_in} to {report.dtype_out}"
+    return f"{report.op} of {_count(report.elements, 'element')}, {types}"
+
+
+def _phases(report: Report) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield each phase that ran: its name, seconds, bytes, rate, and what bounds it."""
+    for phase in PHASES:
+        seconds, moved = report.seconds[phase], report.bytes[phase]
+        if seconds == 0 and phase != "all":
+            continue
+        size = rate = remark = ""
+        if phase == "start":
+            remark = f"{seconds / report.seconds['all']:.0%} of all"
+        else:
+            if seconds and moved:
+                size, rate = f"{moved / 1e9:.2f} GB", f"{moved / seconds / 1e9:.2f} GB/s"
+            remark = f"({report.bounds[phase]})" if phase in report.bounds else ""
+        yield phase.replace("_", " "), f"{seconds:.4f} s", size, rate, remark
 
 
 def _count(n: int, what: str) -> str:

@@ -4,7 +4,7 @@ import inspect
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import uniform
 from time import monotonic
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ..core import arrays, dtypes
+from ..core import arrays, display, dtypes
 from ..core.form import Extents, seed_value, shape_of
 from ..core.operators import BUILTIN
 from ..core.segments import check_shape, check_steps, check_type
@@ -30,6 +30,7 @@ from .transport import CONNECTION_ERRORS, Answer, Arrays, RemoteScan, Stop, Tran
 
 _DELAYS = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds at most before another try, and so on
 SILENCE = 30.0  # seconds until a request without an answer ends; scans have a limit of their own
+_DISPLAY = 1.0  # the same of requests for what a notebook shows
 _WAIT = 0.5  # seconds of one request that waits for a job
 _PATHS = ("segments", "state", "trace")  # options of a job that name files
 FilePath = str | os.PathLike[str]
@@ -113,6 +114,16 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client of {self.address}>"
+
+    def _repr_html_(self) -> str:
+        """Return what the service says of itself as a table, for notebooks; it is asked once."""
+        try:
+            answer = self._http.request("GET", "/v1", timeout=_DISPLAY, stop=Stop())
+            facts = answer.json() if answer.status < 300 else {"answer": answer.status}
+        except (ServiceError, *CONNECTION_ERRORS, ValueError) as error:  # or it is no JSON
+            facts = {"answer": f"none: {error}"}
+        rows = [pair for pair in facts.items() if not isinstance(pair[1], list)]
+        return display.table(f"Client of {self.address}", rows)
 
     def __enter__(self) -> "Client":
         return self
@@ -243,6 +254,32 @@ class JobHandle:
     def __repr__(self) -> str:
         return f"<Job {self.number}: {self._record['state']}>"
 
+    def _repr_html_(self) -> str:
+        """Return the job as a table, for notebooks: as it is now, if the service answers."""
+        with suppress(ServiceError):
+            self.refresh(silence=_DISPLAY)
+        return self._table()
+
+    def _table(self) -> str:
+        """Return the job as it was when the service was last asked."""
+        record = self._record
+        request, progress, error = record["request"], record["progress"], record["error"]
+        more = record["input_count"] - 1
+        rows = [
+            ("state", record["state"]),
+            ("op", request["op"]),
+            ("input", request["inputs"][0] + (f" and {more} more" if more else "")),
+            ("output", request["output"]),
+        ]
+        if progress is not None:
+            share = progress["done"] / progress["size"] if progress["size"] else 0
+            rows.append((progress["phase"], f"{share:.0%} of {progress['size'] / 1e9:.2f} GB"))
+        if record["report"] is not None:
+            rows.append(("seconds", f"{record['report']['seconds']['all']:.4f}"))
+        if error is not None:
+            rows.append((error["type"], error["message"]))
+        return display.table(f"Job {self.number}", rows)
+
     @property
     def number(self) -> int:
         """The number of the job in the service."""
@@ -307,10 +344,14 @@ class JobHandle:
             return False
         return True
 
-    def refresh(self, wait: float = 0) -> dict[str, Any]:
-        """Ask for the record of the job, at its end or, before that, after ``wait`` seconds."""
+    def refresh(self, wait: float = 0, *, silence: float | None = None) -> dict[str, Any]:
+        """Ask for the record of the job, at its end or, before that, after ``wait`` seconds.
+
+        The service may say nothing for ``silence`` seconds more; None is 30.
+        """
+        silence = SILENCE if silence is None else silence
         url, query = f"/v1/jobs/{self.number}", {"params": {"wait": wait}}
-        record = dict(self._request("GET", url, timeout=wait + SILENCE, **query).json())
+        record = dict(self._request("GET", url, timeout=wait + silence, **query).json())
         self._record = record
         return record
 

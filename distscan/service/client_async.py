@@ -71,6 +71,9 @@ class AsyncJobHandle:
     def __repr__(self) -> str:
         return f"<Async{repr(self._job)[1:]}"
 
+    def _repr_html_(self) -> str:
+        return self._job._table()  # a request would hold up the event loop
+
     @property
     def number(self) -> int:
         """The number of the job in the service."""

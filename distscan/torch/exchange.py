@@ -146,9 +146,10 @@ def _scan_in_segments(
     """Scan rows [n, m] along n; ``heads`` [n, 1] say where segments begin."""
     with on_stream(x):
         results = x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.bool)
+        pairs: Any = native(x), native(heads.expand(x.shape))
         body(scan)(
             call,
-            (native(x), native(heads.expand(x.shape))),
+            pairs,
             in_segments(op),
             axis=0,
             comm=comm,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..mpi.communicators import Comm
 from .arguments import as_rows, begin, from_rows
@@ -22,10 +23,10 @@ from .passes import (
     Shift,
     Sum,
 )
+from .signatures import with_indices, with_last, with_total
 
-Tensor = Any
 
-
+@with_total
 def cumsum(
     x: Tensor,
     dim: int,
@@ -83,6 +84,7 @@ def cumsum(
     return _scanned(_SUM, x, dim, return_total=return_total, **form)
 
 
+@with_total
 def cumprod(
     x: Tensor,
     dim: int,
@@ -101,6 +103,7 @@ def cumprod(
     return _scanned(_PRODUCT, x, dim, return_total=return_total, **form)
 
 
+@with_total
 def logcumsumexp(
     x: Tensor,
     dim: int,
@@ -115,6 +118,7 @@ def logcumsumexp(
     return _scanned(_LOG_SUM, x, dim, return_total=return_total, **form)
 
 
+@with_indices
 def cummax(
     x: Tensor,
     dim: int,
@@ -132,6 +136,7 @@ def cummax(
     return _scanned(_MAXIMUM, x, dim, comm=comm, reverse=reverse, return_indices=return_indices)
 
 
+@with_indices
 def cummin(
     x: Tensor,
     dim: int,
@@ -221,6 +226,7 @@ def _scanned_by(x: Tensor, dim: int, op: str, **form: Any) -> Tensor:
     return from_rows(y, x, dim)
 
 
+@with_last
 def linear_recurrence(
     a: Tensor,
     b: Tensor,

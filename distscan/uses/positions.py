@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .. import binding
 from ..core import arrays, dtypes
 from ..core.scalars import integer
+from ..core.signatures import like_x
 from ..cpu.reductions import TILE, TileTotals
 from ..engine import cache
 from ..mpi.agree import Agreement, Terms, collective
@@ -64,6 +65,7 @@ def offsets(call: Agreement, count: int, *, comm: Comm | None = None) -> tuple[i
 _LARGE = 1 << 63  # larger counts do not fit in the vote
 
 
+@like_x
 def segment_flags(row_offsets: Any) -> Any:
     """Flag the first element of each row of a CSR matrix, as ``segments=`` takes it; local.
 

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
+from numpy.typing import NDArray
 
 from ..core import arrays, dtypes
 from ..core import segments as segmented
@@ -13,6 +14,7 @@ from ..core.arrays import HostFields
 from ..core.form import Extents, Pieces, axis_number, is_long
 from ..core.operators import GRADIENT_MAPS, MAPS, MAPS_IN_SEGMENTS, matrix_maps
 from ..core.scalars import exact_scalar
+from ..core.signatures import Array, Numbers
 from ..engine.array_scan import check_memory
 from ..engine.shard_scan import PeerAccess
 from ..engine.tuple_scan import TupleScan
@@ -20,7 +22,72 @@ from ..mpi.agree import Agreement, Terms, collective
 from ..mpi.communicators import Comm
 from ..options import ScanOptions
 
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
 
+    class Options(TypedDict, total=False):
+        """The arguments of ``linear_recurrence`` that do not change the type of its result."""
+
+        axis: int
+        comm: Comm | None
+        reverse: bool
+        segments: Any
+
+
+@overload
+def linear_recurrence(
+    a: Any,
+    b: NDArray[Any],
+    initial: Any = None,
+    *,
+    return_last: Literal[False] = False,
+    **options: "Unpack[Options]",
+) -> NDArray[Any]: ...
+@overload
+def linear_recurrence(
+    a: Any,
+    b: NDArray[Any],
+    initial: Any = None,
+    *,
+    return_last: Literal[True],
+    **options: "Unpack[Options]",
+) -> tuple[NDArray[Any], Any]: ...
+@overload
+def linear_recurrence(
+    a: Any,
+    b: Array,
+    initial: Any = None,
+    *,
+    return_last: Literal[False] = False,
+    **options: "Unpack[Options]",
+) -> Array: ...
+@overload
+def linear_recurrence(
+    a: Any,
+    b: Array,
+    initial: Any = None,
+    *,
+    return_last: Literal[True],
+    **options: "Unpack[Options]",
+) -> tuple[Array, Any]: ...
+@overload
+def linear_recurrence(
+    a: Any,
+    b: Numbers,
+    initial: Any = None,
+    *,
+    return_last: Literal[False] = False,
+    **options: "Unpack[Options]",
+) -> NDArray[Any]: ...
+@overload
+def linear_recurrence(
+    a: Any,
+    b: Numbers,
+    initial: Any = None,
+    *,
+    return_last: Literal[True],
+    **options: "Unpack[Options]",
+) -> tuple[NDArray[Any], Any]: ...
 @collective
 def linear_recurrence(
     call: Agreement,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..core import arrays
 from ..core.operators import Predicate
+from ..core.signatures import selected_like_x
 from ..engine import cache
 from ..engine.array_scan import check_memory
 from ..mpi.agree import Agreement, Terms, collective
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _SHORT = 4096  # up to so many elements, x[mask] of NumPy is faster for any mask
 
 
+@selected_like_x
 @collective
 def compact(call: Agreement, x: Any, mask: Any, *, comm: Comm | None = None) -> tuple[Any, int]:
     """Keep the elements of ``x`` where ``mask`` is True, in order, each on its rank; collective.
@@ -93,6 +95,7 @@ def compact(call: Agreement, x: Any, mask: Any, *, comm: Comm | None = None) -> 
     return tuple(results) if several else results[0], _start(call)
 
 
+@selected_like_x
 @collective
 def select(
     call: Agreement, x: Any, predicate: Predicate, *, comm: Comm | None = None

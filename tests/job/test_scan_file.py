@@ -13,6 +13,7 @@ from distscan import scan_file
 from distscan.core.errors import OutputError
 from distscan.job import job, output, restart
 from distscan.job.formats import storage
+from support.display import rows
 from support.jobs import full_after, raises, spoil
 from support.operators import SQUARES
 from support.processes import everywhere, left
@@ -47,6 +48,20 @@ def test_as_scan(comm, folder, save, rng):
         assert y.dtype == want.dtype
         assert (report.elements, report.ranks) == (x.size, comm.size)
         comm.Barrier()
+
+
+def test_the_report_shows_itself(comm, folder, save, rng):
+    x = rng.integers(1, 9, 1000)
+    save("x.npy", x)
+    report = distscan.scan_file("x.npy", folder / "a&b.npy", comm=comm, backend="cpu", force=True)
+    head = "sum of 1000 elements, int64 to int64"
+    assert repr(report).startswith(f"<Report: {head}, ")
+    shown = rows(report._repr_html_())
+    assert f">{head}</caption>" in report._repr_html_()
+    assert "a&amp;b.npy" in report._repr_html_()
+    assert (shown["total"], shown["output"]) == (str(x.sum()), report.output)
+    assert shown["all"].startswith(f"{report.seconds['all']:.4f} s")
+    assert "read" in shown
 
 
 def test_several_files_and_options(comm, folder, save, rng):

@@ -24,6 +24,7 @@ from support import gpu
 from support.arrays import host
 from support.cases import STRATEGIES, length, pairs
 from support.data import OPS, exact
+from support.display import rows
 from support.operators import COMPOSE, maps, one_by_one
 from support.processes import everywhere
 
@@ -91,6 +92,18 @@ def test_what_was_decided_can_be_read(planned, xp, comm):
         f"<distscan.Plan: sum of int16[2, 3] to int64, rank {comm.rank} of {comm.size}, "
         f"{run.strategy} on {run.backend}>"
     )
+    shown = rows(run._repr_html_())
+    assert shown["op"] == "sum"
+    assert shown["shard"] == f"int16[2, 3], rank {comm.rank} of {comm.size}"
+    assert shown["result"] == "int64[6], accumulated in int64"
+    assert shown["strategy"] == f"{run.strategy}: {run.reason}"
+
+
+def test_operator_shown_in_html(comm):
+    """The text of a user is escaped."""
+    op = distscan.Operator("<b>&sum", numpy=np.add, identity=0)
+    with distscan.Plan(comm, 1, "i8", op, backend="cpu") as run:
+        assert ">&lt;b&gt;&amp;sum<" in run._repr_html_()
 
 
 # ---- what a call does not do ---------------------------------------------------------------

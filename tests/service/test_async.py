@@ -10,6 +10,7 @@ import pytest
 
 import distscan
 from distscan.service.errors import CancelledJobError, NoAnswerError, NotFoundError, ServiceError
+from support.display import rows
 from support.processes import ended, forked
 from support.services import LARGE, long_file, serving, stopped
 
@@ -100,6 +101,7 @@ def test_jobs(service, rng):
         assert [each.number for each in await client.jobs(1)] == [job.number]
         same_job = await client.job(job.number)
         assert repr(same_job) == f"<AsyncJob {job.number}: done>"
+        assert rows(same_job._repr_html_())["state"] == "done"
         assert [record["state"] async for record in same_job.updates()] == ["done"]
         with pytest.raises(NotFoundError):
             await client.job(12345)

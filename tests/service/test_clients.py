@@ -17,6 +17,7 @@ import pytest
 
 import distscan
 from distscan.service.errors import NoAnswerError, ServiceError, StoppedError
+from support.display import rows
 from support.processes import ended, forked
 from support.services import (
     LARGE,
@@ -214,6 +215,20 @@ def test_other_requests_have_a_limit(lone):
         job.refresh(wait=60)
         client.scan([1, 2])
     assert limits == [30, 30, 90, 7]
+
+
+def test_what_a_notebook_shows_of_a_service_that_is_stopped(lone):
+    with lone.client(patience=0.1) as client:
+        np.save(lone.folder / "x.npy", np.ones(10))
+        job = client.submit(lone.folder / "x.npy", force=True)
+        job.wait(30)
+        with stopped(lone):
+            begin = time.monotonic()
+            assert rows(client._repr_html_())["answer"].startswith("none: ")
+            assert rows(job._repr_html_())["state"] == "done"
+            assert time.monotonic() - begin < 10
+    assert rows(client._repr_html_())["answer"].startswith("none: ")  # it is closed
+    assert rows(job._repr_html_())["state"] == "done"
 
 
 def test_a_host_that_has_died_is_noticed(tmp_path):

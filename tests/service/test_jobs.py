@@ -13,6 +13,7 @@ import distscan
 from distscan import InputError
 from distscan.service.errors import CancelledJobError, JobEndedError
 from support import processes
+from support.display import rows
 from support.services import long_file
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_rank]
@@ -39,6 +40,8 @@ def test_a_file_job(service, client, rng, capsys):
     result, direct = job.result(30), distscan.scan_file(source, service.folder / "z.npy", **options)
     assert type(result) is type(direct)
     assert result._asdict() == report
+    shown = rows(job._repr_html_())
+    assert (shown["state"], shown["op"], shown["input"]) == ("done", "max", str(source))
     names = ("elements", "dtype_in", "dtype_out", "op", "total", "backend")
     assert [getattr(result, name) for name in names] == [getattr(direct, name) for name in names]
 
@@ -55,10 +58,29 @@ def test_a_job_that_fails(service, client):
         for wait in (job.wait, job.result):
             with pytest.raises(InputError, match=message):
                 wait(30)
+        shown = rows(job._repr_html_())
+        assert shown["state"] == "failed"
+        assert message in shown["InputError"]
     with pytest.raises(ValueError, match="exists; force=True replaces it"):
         client.submit(service.folder / "x.npy", service.folder / "text.npy").wait(30)
     assert (service.folder / "text.npy").read_bytes() == b"text"
     client.submit(service.folder / "x.npy", force=True).wait(30)
+
+
+def test_shown_as_it_is_now(service, client):
+    """A notebook shows a job's state when it shows the job; names of files are escaped."""
+    source = service.folder / "<x>.npy"
+    np.save(source, np.ones(10))
+    job = client.submit(source, force=True)
+    client.job(job.number).wait(30)
+    assert rows(job._repr_html_())["state"] == "done"
+    assert "&lt;x&gt;.npy" in job._repr_html_()
+
+
+def test_a_client_in_a_notebook(service, client):
+    shown = rows(client._repr_html_())
+    assert shown["ranks"] == str(service.ranks)
+    assert str(service.address) in client._repr_html_()
 
 
 def test_a_total_that_json_has_not(service, client):
