@@ -377,7 +377,7 @@ def outcome(record: dict[str, Any], timeout: float | None) -> dict[str, Any]:
 
 
 class Bar:
-    """A progress bar, which begins anew with each phase; its context closes it."""
+    """A progress bar for a whole job, in percent; its context closes it."""
 
     def __init__(self, number: int) -> None:
         """Show an empty bar for job ``number``; raise ImportError if tqdm is not installed."""
@@ -387,8 +387,9 @@ class Bar:
             raise ImportError(
                 f"{error}; install it: in a checkout, pip install '.[service]'"
             ) from error
-        self._name, self._phase = f"job {number}", ""
-        self._bar = tqdm(desc=self._name, unit="B", unit_scale=True)
+        self._name = f"job {number}"
+        percent = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+        self._bar = tqdm(desc=self._name, total=1.0, bar_format=percent)
 
     def __enter__(self) -> "Bar":
         return self
@@ -398,15 +399,11 @@ class Bar:
 
     def show(self, record: dict[str, Any]) -> None:
         """Show a record of the job: its phase, or its state if it does not run."""
-        progress = record["progress"] or {"phase": record["state"], "done": 0, "size": 0}
-        new_phase, self._phase = progress["phase"] != self._phase, progress["phase"]
-        self._bar.set_description_str(f"{self._name}: {self._phase}", refresh=False)
-        if new_phase and progress["size"]:
-            self._bar.reset(total=progress["size"])
-        if progress["size"]:
-            self._bar.n = progress["done"]
-        elif self._phase == "done":
-            self._bar.n = self._bar.total or 0
+        state, progress = record["state"], record["progress"]
+        phase = progress["phase"] if progress else state
+        self._bar.set_description_str(f"{self._name}: {phase}", refresh=False)
+        ends = {"queued": 0.0, "done": 1.0}
+        self._bar.n = progress["share"] if progress else ends.get(state, self._bar.n)
         self._bar.refresh()
 
 

@@ -118,17 +118,17 @@ def test_cancelled(service, client):
 # ---- the bar -------------------------------------------------------------------------------------
 
 
-def record(state, phase=None, nbytes=0, **more):
-    progress = phase and {"phase": phase, "done": nbytes, "size": 4 * 10**9}
+def record(state, phase=None, share=0.0, **more):
+    progress = phase and {"phase": phase, "done": 0, "size": 0, "share": share}
     return {"number": 7, "state": state, "progress": progress, "report": None, "error": None} | more
 
 
 COURSE = [
     record("queued"),
-    record("running") | {"progress": {"phase": "start", "done": 0, "size": 0}},
-    record("running", "reduce", 10**9),
-    record("running", "scan", 10**9),
-    record("running", "scan", 3 * 10**9),
+    record("running", "start"),
+    record("running", "window", 0.25),
+    record("running", "scan", 0.5),
+    record("running", "scan", 0.75),
 ]
 
 
@@ -158,10 +158,9 @@ def test_each_phase(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     lines = [line.strip() for line in err.replace("\r", "\n").splitlines()]
-    for begin in ("queued: 0.00B", "start: 0.00B", "reduce:  25%", "scan:  25%", "scan:  75%",
+    for begin in ("queued:   0%", "start:   0%", "window:  25%", "scan:  50%", "scan:  75%",
                   "done: 100%"):  # fmt: skip
         assert any(line.startswith(f"job 7: {begin}") for line in lines), (begin, lines)
-    assert "3.00G/4.00G" in err
     assert err.endswith("\n")
 
 
@@ -192,7 +191,7 @@ def test_a_job_that_begins_again(capsys):
 
 def test_several_threads_wait(monkeypatch):
     """A later, slower answer to another thread does not matter."""
-    course = Course(record("done", report={"total": 3}), record("running", "scan", 1))
+    course = Course(record("done", report={"total": 3}), record("running", "scan", 0.1))
     monkeypatch.setattr(
         "distscan.service.client.Bar.show", lambda bar, record: course.job.refresh()
     )
@@ -251,7 +250,7 @@ def test_widgets():
     run = in_notebook(KERNEL, WIDGETS)
     assert (run.returncode, run.stderr) == (0, "")
     assert "job 7: done: 100%" in run.stdout.replace("\\u2007", " ")  # spaces as wide as digits
-    assert run.stdout.strip().endswith("4000000000 1")  # one bar, of so many bytes
+    assert run.stdout.strip().endswith("1.0 1")  # one bar, from 0 to 1
 
 
 @pytest.mark.parametrize("strict", [False, True])
