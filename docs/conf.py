@@ -31,7 +31,7 @@ highlight_language = "none"
 
 autodoc_typehints = "none"  # the docstrings say more
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["torch", "jax", "xarray", "pandas"]  # large, for a few signatures
+autodoc_mock_imports = ["xarray", "pandas"]  # large, for a few signatures
 numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"
