@@ -1,4 +1,4 @@
-"""The programs of examples/ run on all ranks, and notice wrong results."""
+"""The programs of examples/ run on all ranks, and notice wrong results; the gallery shows them."""
 
 import contextlib
 import dataclasses
@@ -14,6 +14,7 @@ from support.arrays import host
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+GALLERY = ROOT / "docs" / "gallery"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 #: Packages that are not for all examples.
 PACKAGES = {
@@ -159,3 +160,20 @@ def test_operators_for_gpus(name, operator, element, run_example):
     kernels = strategy_kernels([(example[operator], np.dtype(element))], "90")
     assert kernels
     kernels[0].build("90")
+
+
+# ---- the gallery ---------------------------------------------------------------------------------
+
+
+@pytest.mark.one_rank
+def test_gallery():
+    """Gallery and README have all examples; the pictures are small."""
+    page, readme = (
+        (ROOT / name).read_text() for name in ("docs/gallery.rst", "examples/README.md")
+    )
+    assert sorted(path.stem for path in GALLERY.glob("*.png")) == NAMES
+    for name in NAMES:
+        assert f".. image:: gallery/{name}.png" in page
+        assert f".. literalinclude:: ../examples/{name}.py" in page
+        assert f"[`{name}.py`]({name}.py)" in readme
+        assert (GALLERY / f"{name}.png").stat().st_size < 60_000
