@@ -6,24 +6,22 @@ so stretches of equal length differ in work. The running sum of the work along t
 to cut it. ``distscan.partition`` makes this scan over all ranks and finds the cuts;
 ``distscan.offsets`` says where a rank's stretch begins now.
 
-The program writes balance.png into FOLDER, or else where you are. Run it with
-
-    mpirun -n 4 python examples/balance.py [FOLDER]
+    mpirun -n 4 python examples/balance.py --picture balance.png
 """
 
-import sys
-from pathlib import Path
+import argparse
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from mpi4py import MPI
 
 import distscan
 
+parser = argparse.ArgumentParser(description="Deal out cells so that ranks have equal work.")
+parser.add_argument("--bits", type=int, default=6, help="the grid has 2^BITS cells a side")
+parser.add_argument("--picture", help="the file of the picture, such as balance.png")
+arguments = parser.parse_args()
 comm = MPI.COMM_WORLD
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-BITS = 6
+BITS = arguments.bits
 SIDE = 2**BITS  # cells along each side of the grid
 STARS = np.array([[0.1, 0.2], [0.3, 0.35], [0.7, 0.6]])
 
@@ -56,20 +54,31 @@ if comm.rank == 0:
     )  # nothing is lost, the order is kept
     share = everything.sum() / comm.size
     assert all(abs(part.sum() - share) <= everything.max() for part in new_parts)
+    old_most, new_most = (
+        max(part.sum() for part in parts) / share for parts in (old_parts, new_parts)
+    )
+    print(
+        f"balance: {total} cells, ranks: {comm.size}; the busiest had {old_most:.2f} times the "
+        f"mean work, and has {new_most:.2f} times"
+    )
+
+if comm.rank == 0 and arguments.picture:
+    import matplotlib
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.4), layout="constrained")
     x, y = place(np.arange(total))
     brightness = 0.4 + 0.6 * np.log(everything) / np.log(everything.max())
     colors = np.array(matplotlib.colormaps["tab10"].colors)
-    cases = ("stretches of equal length", old_parts), ("stretches of equal work", new_parts)
-    for axes, (name, parts) in zip(figure.subplots(1, 2), cases, strict=True):
-        most = max(part.sum() for part in parts) / share
-        print(f"balance: {name}: the busiest rank has {most:.2f} times the mean work")
+    cases = (
+        ("stretches of equal length", old_parts, old_most),
+        ("stretches of equal work", new_parts, new_most),
+    )
+    for axes, (name, parts, most) in zip(figure.subplots(1, 2), cases, strict=True):
         owner = np.repeat(np.arange(comm.size), [len(part) for part in parts])
         image = np.empty((SIDE, SIDE, 3))
         image[y, x] = colors[owner % len(colors)] * brightness[:, None]
         axes.imshow(image, origin="lower")
         axes.set(title=f"{name}\nmost work of a rank: {most:.2f} x mean", xticks=[], yticks=[])
     figure.supxlabel("color: the rank; bright: much work")
-    figure.savefig(folder / "balance.png")
-    print(f"balance: the picture is {folder / 'balance.png'}")
+    figure.savefig(arguments.picture)

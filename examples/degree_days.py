@@ -4,27 +4,28 @@ The store has chunks of some days of some places. Each rank reads and writes who
 chunks, so no rank waits for another one, and no chunk is decompressed twice. The result is a store
 with the same chunks, dimensions, coordinates and attributes, which xarray opens.
 
-The program writes heat.zarr, degree_days.zarr and degree_days.png into FOLDER, or else where you
-are. Run it with
+The program writes heat.zarr and degree_days.zarr into FOLDER.
 
-    mpirun -n 4 python examples/degree_days.py [FOLDER]
+    mpirun -n 2 python examples/degree_days.py --picture degree_days.png
 """
 
-import sys
+import argparse
 import warnings
 from pathlib import Path
 
 import numpy as np
 import xarray
-from matplotlib.figure import Figure
 from mpi4py import MPI
 
 import distscan
 
+parser = argparse.ArgumentParser(description="Sum degree days up along time.")
+parser.add_argument("--folder", default=".", help="where the files are written")
+parser.add_argument("--picture", help="the file of the picture, such as degree_days.png")
+arguments = parser.parse_args()
 DAYS, ROWS, COLUMNS, BASE = 365, 30, 40, 10.0
-
 comm = MPI.COMM_WORLD
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+folder = Path(arguments.folder)
 heat_path, total_path = folder / "heat.zarr", folder / "degree_days.zarr"
 warnings.filterwarnings("ignore", message="Consolidated metadata")
 
@@ -55,13 +56,16 @@ if comm.rank == 0:
     np.testing.assert_allclose(total, heat.cumsum("time"), rtol=1e-4)
     assert total.attrs == heat.attrs
     assert total.time.equals(heat.time)
-    print(f"degree_days: {DAYS} days are added up in {total_path} (ranks: {comm.size})")
+    print(f"degree_days: {DAYS} days are added up in {total_path}, ranks: {comm.size}")
+
+if comm.rank == 0 and arguments.picture:
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     for row in (0, ROWS // 2, ROWS - 1):
         axes.plot(total.time, total[:, row, 0], label=f"{float(total.latitude[row]):.0f}° N")
     axes.set(title=f"Degree days above {BASE:.0f} °C since the year began", ylabel="K d")
+    axes.set_xlabel("time")
     axes.legend()
-    figure.savefig(folder / "degree_days.png")
-    print(f"degree_days: the picture is {folder / 'degree_days.png'}")
+    figure.savefig(arguments.picture)

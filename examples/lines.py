@@ -1,61 +1,116 @@
-"""Lines of a text are found, whose bytes are spread over ranks; a line may span ranks.
+"""A line index of a large text: the place of each line, found while the file streams by.
 
-Each rank reads its own bytes. The number of a byte's line is the number of line ends before it: a
-sum, ``distscan.scan(is_end, exclusive=True)``. The line begins behind the last line end before the
-byte: a maximum, ``distscan.scan(behind_end, "max", ...)``. With both, every rank knows line and
-column of each of its bytes, and which of them begin a line. The text is this file.
+The problem: to read line k of a file of 10 GB, one must know where it begins. An index has these
+places. Neither file nor index fits into memory.
 
-The program writes lines.png into FOLDER, or else where you are. Run it with
+The idea: ranks read the file in rounds, a chunk for each rank. A rank does not know the numbers of
+its lines: they depend on all chunks before its own. ``distscan.offsets``, an exclusive sum of the
+ranks' counts, says where its places belong in the index, and how many lines the round has. Each
+rank writes its places there. Line k of the text is then the bytes ``index[k - 1]`` to ``index[k]``.
 
-    mpirun -n 4 python examples/lines.py [FOLDER]
+The usual way is a loop over the lines of the file, here by functions that are written in C.
+
+The program writes lines.txt and the index, lines.i8, into FOLDER.
+
+    mpirun -n 2 python examples/lines.py --picture lines.png
+    mpirun -n 2 python examples/lines.py --gib 10 --folder /tmp
 """
 
-import sys
+import argparse
 from itertools import accumulate
 from pathlib import Path
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from mpi4py import MPI
 
 import distscan
 
+parser = argparse.ArgumentParser(description="Make an index of the lines of a text.")
+parser.add_argument("--gib", type=float, default=0.01, help="size of the text, in GiB")
+parser.add_argument("--folder", default=".", help="where the text and the index are written")
+parser.add_argument("--picture", help="the file of the picture, such as lines.png")
+arguments = parser.parse_args()
 comm = MPI.COMM_WORLD
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-path = Path(__file__)
+text_path = Path(arguments.folder) / "lines.txt"
+index_path = Path(arguments.folder) / "lines.i8"
+CHUNK = 2 << 20  # bytes
 
-# This rank's part: bytes first to last of the file.
-size = path.stat().st_size
-first, last = size * comm.rank // comm.size, size * (comm.rank + 1) // comm.size
-text = np.fromfile(path, np.uint8, count=last - first, offset=first)
-position = np.arange(first, last)
 
-is_end = text == ord("\n")
-line = distscan.scan(is_end, exclusive=True, comm=comm)
-behind_end = np.where(is_end, position + 1, 0)  # where the next line begins
-begin = distscan.scan(behind_end, "max", exclusive=True, initial=0, comm=comm)
-column = position - begin
+def write_text():
+    """Write lines of 1 to 159 letters, the same random 4 MiB again and again."""
+    rng = np.random.default_rng(7)
+    letters = rng.integers(ord("a"), ord("z") + 1, 4 << 20, np.uint8)
+    ends = np.cumsum(rng.integers(2, 161, len(letters) // 50))
+    letters[[*ends[ends < len(letters)], -1]] = ord("\n")
+    with text_path.open("wb") as file:
+        for _ in range(max(int(arguments.gib * 2**30) // len(letters), 1)):
+            file.write(letters)
 
-begins = comm.gather(position[column == 0])
-lines, columns, texts = comm.gather(line), comm.gather(column), comm.gather(text)
+
+def index_lines():
+    """Write the index; return the number of lines, and which rank wrote which of them."""
+    size, lines, history = text_path.stat().st_size, 0, []
+    with text_path.open("rb") as text, index_path.open("r+b") as index:
+        for first in range(comm.rank * CHUNK, size + comm.rank * CHUNK, comm.size * CHUNK):
+            text.seek(first)
+            chunk = np.fromfile(text, np.uint8, CHUNK)
+            ends = first + 1 + np.flatnonzero(chunk == ord("\n"))
+            start, total = distscan.offsets(len(ends), comm=comm)
+            index.seek(8 * (lines + start))
+            index.write(ends)
+            history.append((lines + start, len(ends)))
+            lines += total
+    return lines, history
+
+
+def index_as_usual():
+    """Return the index, by a loop over lines in one process."""
+    with text_path.open("rb") as text:
+        return np.fromiter(accumulate(map(len, text)), np.int64)
+
+
+def measure(function, comm):
+    """Return what a function returns on the ranks of ``comm``, and its least seconds of three."""
+    seconds = []
+    for _ in range(3):
+        comm.Barrier()
+        start = MPI.Wtime()
+        result = function()
+        comm.Barrier()
+        seconds.append(MPI.Wtime() - start)
+    return result, min(seconds)
+
+
 if comm.rank == 0:
-    lengths = [len(each) for each in path.read_bytes().splitlines(keepends=True)]
-    known = [0, *accumulate(lengths)][:-1]
-    assert np.concatenate(begins).tolist() == known
-    assert np.concatenate(columns).tolist() == [c for n in lengths for c in range(n)]
-    assert np.concatenate(lines).tolist() == [i for i, n in enumerate(lengths) for _ in range(n)]
-    print(f"lines: {len(known)} lines are found in {size} bytes (ranks: {comm.size})")
+    write_text()
+    index_path.write_bytes(b"")
+(lines, history), seconds = measure(index_lines, comm)
 
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    axes = figure.subplots()
-    colors = np.array(matplotlib.colormaps["tab10"].colors)
-    image = np.ones((len(lengths), max(lengths), 3))
-    for rank in range(comm.size):
-        strength = np.where(texts[rank] > ord(" "), 1, 0.25)[:, None]  # blanks are pale
-        image[lines[rank], columns[rank]] = 1 - strength * (1 - colors[rank % 10])
-    axes.imshow(image, aspect="auto", interpolation="nearest")
-    axes.set(title="Each byte at its line and column; color: its rank")
-    axes.set(xlabel="column", ylabel="line")
-    figure.savefig(folder / "lines.png")
-    print(f"lines: the picture is {folder / 'lines.png'}")
+histories = comm.gather(history)
+if comm.rank == 0:
+    index = np.memmap(index_path, np.int64)
+    usual, usual_seconds = measure(index_as_usual, MPI.COMM_SELF)
+    np.testing.assert_array_equal(index, usual)
+    with text_path.open("rb") as text:  # the index at work: a line in the middle
+        text.seek(index[lines // 2 - 1])
+        assert len(text.readline()) == index[lines // 2] - index[lines // 2 - 1]
+    size = text_path.stat().st_size
+    print(f"lines: {lines} lines, {size / 1e9:.3g} GB, ranks: {comm.size}, {seconds:.3g} s")
+    print(f"lines: loop {usual_seconds:.3g} s, factor {usual_seconds / seconds:.2g}")
+
+if comm.rank == 0 and arguments.picture:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for rank, pieces in enumerate(histories):
+        for start, count in pieces:
+            stretch = slice(start, start + count, 100)
+            line = np.arange(start, start + count)[::100]
+            left.plot(line, index[stretch] / 1e6, color=f"C{rank % 10}", linewidth=3)
+        left.plot([], color=f"C{rank % 10}", label=f"rank {rank}")
+    left.set(title="The index, and which rank found it", xlabel="line", ylabel="place in MB")
+    left.legend()
+    right.hist(np.diff(index[:100_000]), bins=np.arange(0, 170, 5), color="C7")
+    right.set(title="Lengths of lines, by the index", xlabel="bytes", ylabel="lines")
+    figure.savefig(arguments.picture)

@@ -10,24 +10,22 @@ The model learns to remember: some tokens carry a mark, and the target is the va
 token with one. Then each rank trains the same model on the whole sequence by itself. The losses are
 the same, up to rounding.
 
-The program writes long_sequence.png into FOLDER, or else where you are. Run it with
-
-    mpirun -n 2 python examples/long_sequence.py [FOLDER]
+    mpirun -n 2 python examples/long_sequence.py --picture long_sequence.png
 """
 
-import sys
-from pathlib import Path
+import argparse
 
 import torch
-from matplotlib.figure import Figure
 from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import rms_norm, silu, softplus
 
 import distscan.torch
 
+parser = argparse.ArgumentParser(description="Train a model whose sequence lies over ranks.")
+parser.add_argument("--picture", help="the file of the picture, such as long_sequence.png")
+arguments = parser.parse_args()
 comm = MPI.COMM_WORLD
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
 LENGTH, WIDTH, STATES, STEPS = 500, 8, 4, 200
@@ -121,6 +119,15 @@ assert losses[-1] < losses[0] / 3
 predictions = [part for parts in comm.allgather(y.tolist()) for part in parts]
 targets = [part for parts in comm.allgather(target.tolist()) for part in parts]
 if comm.rank == 0:
+    parts = " + ".join(
+        str(len(part)) for part in torch.tensor_split(torch.arange(LENGTH), comm.size)
+    )
+    print(f"long_sequence: {LENGTH} tokens, {parts} on the ranks; {STEPS} steps")
+    print(f"long_sequence: the loss fell from {losses[0]:.3f} to {losses[-1]:.3f}, as on one rank")
+
+if comm.rank == 0 and arguments.picture:
+    from matplotlib.figure import Figure
+
     figure = Figure((8, 6), layout="constrained")
     curve, sequence = figure.subplots(2, 1)
     curve.semilogy(alone, color="0.7", linewidth=5, label="the whole sequence on one rank")
@@ -131,9 +138,4 @@ if comm.rank == 0:
     sequence.plot(predictions, label="prediction after the last step")
     sequence.set(xlabel="token")
     sequence.legend()
-    figure.savefig(folder / "long_sequence.png")
-    parts = " + ".join(
-        str(len(part)) for part in torch.tensor_split(torch.arange(LENGTH), comm.size)
-    )
-    print(f"long_sequence: {LENGTH} tokens, {parts} on the ranks; {STEPS} steps")
-    print(f"long_sequence: the loss fell from {losses[0]:.3f} to {losses[-1]:.3f}, as on one rank")
+    figure.savefig(arguments.picture)

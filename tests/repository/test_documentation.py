@@ -1,11 +1,9 @@
-"""The Python of README.md, docs/, docstrings and examples/ runs, and does what the text says."""
+"""The Python of README.md, docs/ and docstrings runs, and does what the text says."""
 
 import doctest
 import importlib
 import pkgutil
 import re
-import runpy
-import sys
 import textwrap
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 
 import distscan
-from support.arrays import host
 
 ROOT = Path(__file__).resolve().parents[2]
 # Blocks without the name of a file: launch/doc_commands.py runs those that a reader saves.
@@ -75,76 +72,6 @@ def test_docstrings(name):
     module = importlib.import_module(name)
     with np.printoptions(legacy=False):
         assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
-
-
-# ---- examples/ ---------------------------------------------------------------------------------
-
-EXAMPLES = ROOT / "examples"
-
-
-@pytest.fixture
-def run_example(folder, capsys, monkeypatch):
-    """Run a file with arguments; return its names, and the lines that this rank printed."""
-    pytest.importorskip("matplotlib", reason="the examples need matplotlib")
-
-    def run(name, *arguments, main=True):
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        names = runpy.run_path(str(EXAMPLES / name), run_name="__main__" if main else "example")
-        return names, capsys.readouterr().out.splitlines()
-
-    return run
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
-def test_example(name, run_example, comm, folder):
-    """It runs on all ranks, passes its own checks, and draws a picture."""
-    if name == "particles.py":
-        pytest.importorskip("h5py", reason="particles.py needs h5py")
-    if name == "rain.py":
-        pytest.importorskip("h5netcdf", reason="rain.py needs h5netcdf")
-        pytest.importorskip("xarray", reason="rain.py needs xarray")
-    if name == "degree_days.py":
-        pytest.importorskip("zarr", reason="degree_days.py needs zarr")
-        pytest.importorskip("xarray", reason="degree_days.py needs xarray")
-    if name == "accounts.py":
-        pytest.importorskip("pyarrow", reason="accounts.py needs pyarrow")
-    if name == "long_sequence.py":
-        pytest.importorskip("torch", reason="long_sequence.py needs PyTorch")
-    _, lines = run_example(name, str(folder))
-    if comm.rank > 0:
-        assert not lines
-        return
-    stem = name.removesuffix(".py")
-    assert 2 <= len(lines) <= 3
-    assert all(line.startswith(f"{stem}: ") for line in lines)
-    from matplotlib import image
-
-    picture = image.imread(folder / f"{stem}.png")  # raises if it is not a complete PNG
-    height, width, _ = picture.shape
-    assert min(height, width) >= 300
-    ink = np.any(picture[..., :3] < 0.9, axis=2).mean()
-    assert 0.01 < ink < 0.99, "the picture is blank"
-
-
-def test_without_a_folder(run_example, comm, folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    run_example("lines.py")
-    if comm.rank == 0:
-        assert [path.name for path in folder.iterdir()] == ["lines.png"]
-
-
-def test_radix_sort(run_example, xp, cut, comm, rng, folder):
-    """Shards of any length keep it; keys of any integer type."""
-    example, _ = run_example("radix_sort.py", str(folder), main=False)
-    for n, code in ((0, "l"), (1, "B"), (1000, "H"), (5000, "i"), (5000, "L")):
-        numbers = rng.integers(0, 250 if code == "B" else 1 << 12, n).astype(code)
-        mine = cut(n)
-        keys, ends = xp.asarray(numbers[mine]), np.array(comm.allgather(mine.stop))
-        for number in range(3):
-            keys = example["sort_by_digit"](keys, number, ends)
-        assert isinstance(keys, xp.ndarray)
-        assert keys.dtype == numbers.dtype
-        np.testing.assert_array_equal(host(keys), np.sort(numbers)[mine])
 
 
 # ---- pages beside the code ----------------------------------------------------------------------
