@@ -4,10 +4,12 @@
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from . import cli
 from .commands import COMMANDS
-from .mpi import launcher
+from .mpi.agree import agreed
+from .mpi.communicators import Comm
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,15 +20,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         complete()
     if argv[:1] == ["help"]:
-        argv = [*argv[1:2], "--help"]
+        argv = [*(name for name in argv[1:] if name != "help"), "--help"]
     name = argv[0] if argv else ""
     if name not in COMMANDS:
         return cli.main(argv)
     try:
-        return COMMANDS[name].run(argv[1:])
-    except ImportError as error:  # of the command's module
-        missing = ImportError(f"{error}; in a checkout: pip install '.[service]'")
-        return cli.fail("distscan", missing) if launcher.launched_rank() == 0 else 1
+        command = COMMANDS[name].load()
+    except ImportError as error:
+        return cli.run("distscan", partial(_refuse, error), argv)
+    return command(argv[1:])
+
+
+def _refuse(error: ImportError, comm: Comm, argv: Sequence[str]) -> int:
+    """Raise an error on all ranks, also on those that have the package and run the command."""
+    with agreed(comm):
+        raise error
+    return 1
 
 
 if __name__ == "__main__":

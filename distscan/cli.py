@@ -522,7 +522,7 @@ def check_command(argv: Sequence[str]) -> None:
     """Refuse a mistyped command: a first argument that neither names a file nor looks like one."""
     name = argv[0] if argv else "-"
     if re.fullmatch(r"\w[\w-]*", name) and not os.path.lexists(name):
-        raise ValueError(commands.unknown(name))
+        raise ValueError(commands.unknown_command_text(name))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

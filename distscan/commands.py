@@ -17,11 +17,16 @@ class Command(NamedTuple):
     help: str
     main: str  # takes the arguments, returns the exit status
     parser: str
+    extra: str = ""  # of the package, which the command needs
 
-    def run(self, argv: Sequence[str]) -> int:
-        """Run the command; return the exit status."""
-        main: Callable[[Sequence[str]], int] = _load(self.main)
-        return main(argv)
+    def load(self) -> Callable[[Sequence[str]], int]:
+        """Return the function that runs the command; raise ImportError if packages are missing."""
+        try:
+            main: Callable[[Sequence[str]], int] = _load(self.main)
+        except ImportError as error:
+            remedy = f"; in a checkout: pip install '.[{self.extra}]'" if self.extra else ""
+            raise ImportError(f"{error}{remedy}") from error
+        return main
 
     def make_parser(self) -> ArgumentParser:
         """Return the parser of the command's arguments."""
@@ -36,7 +41,7 @@ def _load(target: str) -> Any:
 
 COMMANDS = {
     "serve": Command("start a service: ranks that stay up", "service.serve:main",
-                     "service.serve:parser"),
+                     "service.serve:parser", extra="service"),
     "submit": Command("send a file job to a service", "service.commands:submit",
                       "service.commands:submit_parser"),
     "jobs": Command("list the jobs of a service", "service.commands:jobs",
@@ -63,10 +68,10 @@ def description() -> str:
     return "\n".join(["commands, instead of INPUT:", *lines])
 
 
-def unknown(name: str) -> str:
+def unknown_command_text(name: str) -> str:
     """Return that a name is neither a file nor a command, and the nearest command.
 
-    >>> unknown("sbumit")[:62]
+    >>> unknown_command_text("sbumit")[:62]
     'there is no file and no command sbumit: did you mean submit? T'
     """
     from difflib import get_close_matches  # noqa: PLC0415 - few jobs need it

@@ -61,11 +61,11 @@ def scan_file(
     ----------
     input
         A file that every rank can read, or several, which are one array, joined along axis 0. They
-        are ``.npy`` files, ``raw``, or "FILE::NAME" of HDF5, NetCDF-4, Zarr, ``.npz``, Parquet and
-        Arrow. A folder stands for its Parquet files, in the order of their names. ``.npy`` and raw
-        may be URLs, such as "s3://bucket/x.npy".
+        are ``.npy`` files, ``raw``, or ``FILE::NAME`` of HDF5, NetCDF-4, Zarr, ``.npz``, Parquet
+        and Arrow. A folder stands for its Parquet files, in the order of their names. ``.npy`` and
+        raw may be URLs, such as "s3://bucket/x.npy".
     output
-        The result: a ``.npy`` file, its URL, or "FILE::NAME" of HDF5, NetCDF-4, Zarr, Parquet and
+        The result: a ``.npy`` file, its URL, or ``FILE::NAME`` of HDF5, NetCDF-4, Zarr, Parquet and
         Arrow. A table has the columns of the input, if that is one, and the result as "NAME.scan".
         Rank 0 uploads to a URL.
     op, axis, exclusive, initial, reverse, dtype, strategy, threads

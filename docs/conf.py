@@ -40,7 +40,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ["style.css"]
 html_css_files = ["style.css"]
-html_sidebars = dict.fromkeys(("index", "gallery", "beside"), [])  # they have no sections
+html_sidebars = {page: [] for page in ("index", "gallery", "beside")}  # they have no sections
 html_theme_options = {
     "show_prev_next": True,
     "header_links_before_dropdown": 6,

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import re
 from pathlib import Path
 
 from distscan.cli import file_job_parser
@@ -44,6 +45,7 @@ def _names(action: argparse.Action) -> str:
 
 
 def _text(action: argparse.Action) -> str:
-    """Return the help as a sentence. What it quotes is literal."""
+    """Return the help as a sentence. Options and FILE::NAME are literal."""
     text = (action.help or "").replace("*", r"\*").replace("`", r"\`")
+    text = re.sub(r"(?<![\w-])(--\w[\w-]*|-\w\b|FILE::NAME)", r"``\1``", text)
     return f"{text[:1].upper()}{text[1:]}."

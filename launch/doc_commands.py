@@ -16,8 +16,8 @@ How a page is written (reStructuredText; Markdown has fences and <!-- comments -
 - ``:caption: NAME.py`` of a Python block writes the block into a file. In Markdown its first line
   does: ``# NAME.py``.
 
-The files that Git has are copied into a new folder, as they are now. README.md comes first: its
-commands make .venv, which the other pages use and add to. The commands of a page share one shell.
+The files that Git does not ignore are copied into a new folder. README.md comes first: its commands
+make .venv, which the other pages use and add to. The commands of a page share one shell.
 A page ends at its first command that fails. With it end the programs that it has started, and its
 files are removed. HOME is an empty folder. The settings of pip and of the network stay.
 """
@@ -155,6 +155,9 @@ def read_page(page):
         if item and item.kind == "bash":
             blocks.append(Block(page, item.line, item.text, before=before.text if before else "",
                                 reason=reason.text if reason else ""))  # fmt: skip
+            hidden = "" if reason else re.search(r"^[^#\n]* && .*", item.text, re.MULTILINE)
+            if hidden:  # the shell does not end where the first part of a && b fails
+                faults.append((item.line, f"write the commands in two lines: {hidden[0]}"))
             if reason and blocks[-1].word not in REASONS:
                 faults.append((reason.line, f"a reason begins with one of {', '.join(REASONS)}"))
         else:
@@ -174,13 +177,14 @@ def read_page(page):
 
 
 def copy_checkout(folder):
-    """Copy the files that Git has, into a repository; without Git, those not hidden or built."""
+    """Copy the files that Git does not ignore, into a repository; without Git, those not built."""
 
     def git(*arguments):
         return subprocess.run(["git", "-C", *arguments], capture_output=True, text=True,
                               timeout=60, check=False).stdout  # fmt: skip
 
-    names = [name for name in git(ROOT, "ls-files", "-z").split("\0") if (ROOT / name).is_file()]
+    listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    names = [name for name in listed if (ROOT / name).is_file()]
     if not names:
         hidden = shutil.ignore_patterns(".*", "build", "dist", "shared")
         shutil.copytree(ROOT, folder, ignore=hidden, dirs_exist_ok=True)
@@ -259,7 +263,9 @@ def run_page(blocks, folder, environment, limit, until=None):
                              text=True, start_new_session=True)  # fmt: skip
     with tempfile.TemporaryDirectory() as work:
         try:
-            shell.stdin.write("set -e\n[ ! -e .venv/bin/activate ] || source .venv/bin/activate\n")
+            shell.stdin.write(
+                "set -e -o pipefail\n[ ! -e .venv/bin/activate ] || source .venv/bin/activate\n"
+            )
             for block in blocks:
                 if block.path:
                     (folder / block.path).write_text(block.text + "\n")

@@ -69,7 +69,8 @@ def check(
         files = _Files(shard, source, result, step=step, ahead=ahead)
     if not plan.across:
         differences = []
-        with agreed(comm), files.both() as fills, watch() as note:
+        # The watch comes first: a rank that cannot open a file then tells those that wait in it.
+        with agreed(comm), watch() as note, files.both() as fills:
             for section in sections:
                 before = section.states(reference, state)
                 differences.append(files.compare(reference, section, before, fills, note))

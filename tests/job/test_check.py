@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from distscan.job import check
+from distscan.job import check, rounds
 from support.cases import pairs
 from support.jobs import spoil
 from support.processes import left
@@ -283,3 +283,20 @@ def test_check_raises_no_false_alarm(op, x, run, save):
     for strategy in ("scan-add", "reduce-scan"):
         status, _, err = run("x.npy", "--check", "--op", op, "--strategy", strategy, "--force")
         assert status == 0, err
+
+
+@pytest.mark.parametrize("axis", ["--axis=0", "--axis=1"])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_file_that_one_rank_cannot_open(axis, last, run, save, comm, monkeypatch):
+    """All ranks say so, and none waits for the progress of that one."""
+    save("x.npy", np.arange(24.0).reshape(6, 4))
+    monkeypatch.setattr(rounds, "_WATCHED", 0)
+    if comm.rank == last * (comm.size - 1):
+
+        def fail(files):
+            raise OSError("too many open files")
+
+        monkeypatch.setattr(check._Files, "both", fail)
+    status, _, err = run("x.npy", "--check", "--quiet", axis)
+    assert status == 1
+    assert "too many open files" in err

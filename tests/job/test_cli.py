@@ -16,6 +16,7 @@ import pytest
 
 import distscan
 from distscan import binding, cli
+from distscan.__main__ import main
 from distscan.cpu import steps as cpu
 from distscan.job import check, job
 from distscan.job.formats import storage
@@ -543,3 +544,16 @@ def test_an_input_that_changes(when, run, save, folder, comm, monkeypatch):
     assert "x.npy was changed while it was read" in err
     comm.Barrier()
     assert os.listdir(folder) == ["x.npy"]
+
+
+def test_a_package_that_some_ranks_lack(comm, folder, capsys, monkeypatch):
+    """All ranks end, and one says so."""
+    if comm.rank == comm.size - 1:
+        monkeypatch.setitem(sys.modules, "distscan.service.serve", None)
+    else:
+        pytest.importorskip("starlette")
+    assert main(["serve", "--socket", str(folder / "socket")]) == 1
+    errors = comm.allgather(capsys.readouterr().err)
+    assert errors[0].count("error:") == 1
+    assert not any(errors[1:])
+    assert "pip install '.[service]'" in errors[0]

@@ -94,8 +94,13 @@ def test_the_options_of_all_commands_have_help():
 
 
 def test_a_near_name():
-    assert "did you mean cancel?" in commands.unknown("cancle")
-    assert "did you mean" not in commands.unknown("zzz")
+    assert "did you mean cancel?" in commands.unknown_command_text("cancle")
+    assert "did you mean" not in commands.unknown_command_text("zzz")
+
+
+def test_help_of_help(capsys):
+    assert main(["help", "help"]) == 0
+    assert "serve" in capsys.readouterr().out
 
 
 # ---- completion ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_rank
 README = """# Title
 
 ```bash
-mkdir -p .venv/bin && echo 'export ACTIVE=yes' >.venv/bin/activate
+mkdir -p .venv/bin; echo 'export ACTIVE=yes' >.venv/bin/activate
 ```
 """
 RST = """
@@ -36,7 +36,7 @@ Title
 
     test "$ACTIVE" = yes     # .venv is active
     test "$made" = hello     # the block above was saved, the comment ran in this shell
-    test -z "$SECRET$OLD_HOME$PYTHONPATH" && test "$(ls -A "$HOME")" != ""
+    test -z "$SECRET$OLD_HOME$PYTHONPATH"; test "$(ls -A "$HOME")" != ""
     sleep 1000 &             # ends with the page
 
 - In a list:
@@ -45,7 +45,7 @@ Title
 
   .. code-block:: bash
 
-      echo "on a GPU" >gpu.txt && test "$SECRET" = yes
+      echo "on a GPU" >gpu.txt; test "$SECRET" = yes
 
 Synopsis::
 
@@ -138,13 +138,15 @@ def test_keep(run, tmp_path):
 
 
 def test_checkout(run, tmp_path):
-    """The files that Git has, as they are now, in a repository."""
-    page = ".. code-block:: bash\n\n    test ! -e untracked\n"
+    """The files that Git does not ignore, as they are now, in a repository."""
+    page = ".. code-block:: bash\n\n    test -e new\n    test ! -e ignored\n"
     run({"docs/a.rst": page}, "--list")
     checkout = tmp_path / "checkout"
     for arguments in (["init", "-q"], ["add", "-A"]):
         subprocess.run(["git", *arguments], cwd=checkout, check=True, timeout=60)
-    (checkout / "untracked").touch()
+    (checkout / ".gitignore").write_text("ignored\n")
+    for name in ("new", "ignored"):
+        (checkout / name).touch()
     ran = run({"docs/a.rst": f"{page}    git ls-files | grep -x docs/a.rst\n"})
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert states(ran) == {"README.md:3": "ok", "docs/a.rst:1": "ok"}
@@ -155,6 +157,7 @@ def test_checkout(run, tmp_path):
     [
         ("echo first\n    false\n    echo second", "FAILED, status 1", "first"),
         ("echo begin; exit 7", "FAILED, status 7", "begin"),
+        ("false | echo begin\n    echo second", "FAILED, status 1", "begin"),
         ("echo begin; sleep 1000", "FAILED, ended after 2.0 s", "begin"),
         ('echo "never ends', "FAILED, status 2", "unexpected EOF"),
     ],
@@ -181,6 +184,7 @@ def test_fault(commands, state, output, run):
         (".. not run: lazy\n\n.. code-block:: bash\n\n    ls\n", "docs/a.rst:1: a reason begins"),
         (".. not run: gpu\n\nText.\n\n.. code-block:: bash\n\n    ls\n",
          "docs/a.rst:1: no block of bash comes next"),
+        (".. code-block:: bash\n\n    true && ls\n", "docs/a.rst:1: write the commands in two"),
         (".. before: ls\n\n.. code-block:: text\n\n    x\n", "docs/a.rst:1: no block of bash"),
     ],
 )  # fmt: skip
