@@ -90,8 +90,10 @@ def cuda() -> Any:
     try:
         from .cuda import memory  # noqa: PLC0415
     except Exception as error:  # a CuPy of another NumPy or CUDA fails in many ways
+        absent = isinstance(error, ImportError) and error.name == "cupy"
+        reason = "is not installed" if absent else f"cannot be imported ({error})"
         raise BackendError(
-            f"CuPy cannot be imported ({error}); install it, in a checkout: "
+            f"CuPy {reason}; install it, in a checkout: "
             "pip install '.[cuda13]', or '.[cuda12]' for a driver of CUDA 12"
         ) from error
     return memory

@@ -433,6 +433,9 @@ def _operator(text: str) -> Op:
                 f"invalid choice: {text!r} (choose from {_NAMES}, or MODULE:NAME of an Operator)"
             )
         return text
+    # The script distscan finds modules in the current folder, as python -m distscan does.
+    if not getattr(sys.flags, "safe_path", False) and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         op = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a script may end when it is imported

@@ -76,9 +76,9 @@ def unknown_command_text(name: str) -> str:
     """
     from difflib import get_close_matches  # noqa: PLC0415 - few jobs need it
 
-    nearest = get_close_matches(name, COMMANDS, n=1)
+    nearest = get_close_matches(name, COMMANDS, n=1, cutoff=0.65)
     question = f": did you mean {nearest[0]}?" if nearest else "."
     return (
         f"there is no file and no command {name}{question} The commands are "
-        f"{', '.join(COMMANDS)}; {program()} --help explains them"
+        f"{', '.join([*COMMANDS, 'help'])}; {program()} --help explains them"
     )

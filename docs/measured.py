@@ -7,7 +7,7 @@ date, command and spread, and its driver where that is known.
 A cell is a number, text, null, or [number, share].
 
 A file with the key "report" has only a title and what it says: the rest is in the report that
-``python -m distscan.bench --json`` wrote, with ``--forms`` or ``--uses``. A file with the key
+``python -m distscan bench --json`` wrote, with ``--forms`` or ``--uses``. A file with the key
 "reports" has a list of reports by size: each becomes a column.
 """
 

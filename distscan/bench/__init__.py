@@ -1,4 +1,4 @@
-"""``python -m distscan.bench``: this project and its peers, side by side in one run.
+"""``python -m distscan bench``: this project and its peers, side by side in one run.
 
 Imports run down this list only:
 

@@ -1,4 +1,4 @@
-"""``python -m distscan.bench``: its arguments, the run, the comparison with an earlier one."""
+"""``python -m distscan bench``: its arguments, the run, the comparison with an earlier one."""
 
 import argparse
 import importlib.util
@@ -312,7 +312,7 @@ def _list_keys(title: str, keys: Sequence[Key]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run on every rank; return the exit status, which is the same on all ranks."""
-    return cli.run("distscan.bench", _main, argv)
+    return cli.run("distscan", _main, argv)
 
 
 def _main(comm: Comm, argv: Sequence[str]) -> int:
@@ -357,7 +357,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     finally:
         bar.clear()
     result = Report(
-        command=" ".join(["python -m distscan.bench", *argv]),
+        command=" ".join(["python -m distscan bench", *argv]),
         date=time.strftime("%Y-%m-%d"),
         chip=machine.name,
         backend=machine.backend,

@@ -125,13 +125,13 @@ def close_gaps(intervals: Sequence[Interval], most: int) -> list[Interval]:
         return list(intervals)
     gaps = sorted(later[0] - earlier[1] for earlier, later in pairwise(intervals))
     longest = gaps[len(intervals) - most - 1]  # that is closed
-    closed = [intervals[0]]
+    result = [intervals[0]]
     for begin, end in intervals[1:]:
-        if begin - closed[-1][1] <= longest:
-            closed[-1] = closed[-1][0], end
+        if begin - result[-1][1] <= longest:
+            result[-1] = result[-1][0], end
         else:
-            closed.append((begin, end))
-    return closed
+            result.append((begin, end))
+    return result
 
 
 def _age() -> float:

@@ -362,7 +362,7 @@ class Updates:
 #
 #     id: 2
 #     event: progress
-#     data: {"number": 7, "progress": {"phase": "scan", "done": 1048576, "size": 4194304}}
+#     data: {"number": 7, "progress": {"phase": "scan", "done": 1024, "size": 4096, "share": 0.25}}
 #
 #     : the service is there
 #

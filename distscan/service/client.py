@@ -194,15 +194,23 @@ class Client:
         return [JobHandle(self.request, record) for record in answer["jobs"]]
 
     def request(
-        self, method: str, url: str, *, timeout: float | None = SILENCE, **content: Any
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout: float | None = SILENCE,
+        patience: float | None = None,
+        **content: Any,
     ) -> Answer:
         """Send a request until it is answered; raise the exception that the service answers with.
 
         A service that is busy, or does not answer, is asked again for a while. Every request may be
         sent twice: an array's scan has no effect but its result, and a file job has a key. The
-        service may say nothing for ``timeout`` seconds. ``content`` goes to ``Transport.request``.
+        service may say nothing for ``timeout`` seconds. ``patience`` stands for that of the client.
+        ``content`` goes to ``Transport.request``.
         """
-        end, tries, stop = monotonic() + self._patience, 0, current_stop.get() or Stop()
+        patience = self._patience if patience is None else patience
+        end, tries, stop = monotonic() + patience, 0, current_stop.get() or Stop()
         while True:
             try:
                 answer = self._http.request(method, url, timeout=timeout, stop=stop, **content)
@@ -257,7 +265,7 @@ class JobHandle:
     def _repr_html_(self) -> str:
         """Return the job as a table, for notebooks: as it is now, if the service answers."""
         with suppress(ServiceError):
-            self.refresh(silence=_DISPLAY)
+            self.refresh(silence=_DISPLAY, patience=0)
         return self._table()
 
     def _table(self) -> str:
@@ -272,8 +280,7 @@ class JobHandle:
             ("output", request["output"]),
         ]
         if progress is not None:
-            share = progress["done"] / progress["size"] if progress["size"] else 0
-            rows.append((progress["phase"], f"{share:.0%} of {progress['size'] / 1e9:.2f} GB"))
+            rows.append(("progress", f"{progress['share']:.0%}, {progress['phase']}"))
         if record["report"] is not None:
             rows.append(("seconds", f"{record['report']['seconds']['all']:.4f}"))
         if error is not None:
@@ -344,14 +351,17 @@ class JobHandle:
             return False
         return True
 
-    def refresh(self, wait: float = 0, *, silence: float | None = None) -> dict[str, Any]:
+    def refresh(
+        self, wait: float = 0, *, silence: float | None = None, patience: float | None = None
+    ) -> dict[str, Any]:
         """Ask for the record of the job, at its end or, before that, after ``wait`` seconds.
 
-        The service may say nothing for ``silence`` seconds more; None is 30.
+        The service may say nothing for ``silence`` seconds more; None is 30. A lost connection is
+        made again for ``patience`` seconds; None is as long as the client does.
         """
         silence = SILENCE if silence is None else silence
-        url, query = f"/v1/jobs/{self.number}", {"params": {"wait": wait}}
-        record = dict(self._request("GET", url, timeout=wait + silence, **query).json())
+        query = {"params": {"wait": wait}, "timeout": wait + silence, "patience": patience}
+        record = dict(self._request("GET", f"/v1/jobs/{self.number}", **query).json())
         self._record = record
         return record
 

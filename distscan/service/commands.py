@@ -44,7 +44,7 @@ def _command(work: Callable[[Sequence[str]], None]) -> _Main:
         except Exception as error:
             return cli.fail("distscan", error)
         except KeyboardInterrupt:
-            cli.fail("distscan", RuntimeError("interrupted; the job goes on"))
+            cli.fail("distscan", RuntimeError("interrupted; jobs of the service go on"))
             return 130
         return 0
 

@@ -224,7 +224,6 @@ class Dispatcher:
         end: tuple[str, dict[str, Any]]
         try:
             end = "done", {"report": plain(self._attempt(record))}
-            self.activity.count("jobs", _unseen(self._progress))
         except Exception as error:
             self._check_agreed(error)
             failure = "failed", {"error": errors.to_json(error)}
@@ -288,7 +287,9 @@ class Dispatcher:
     def _show(self, progress: Progress) -> None:
         before, self._progress = self._progress, progress
         if before.phase != progress.phase:
-            self.activity.count("jobs", _unseen(before) + progress.done)
+            # A small scan may end before its progress was shown.
+            rest = max(0, before.size - before.done) if before.phase == "scan" else 0
+            self.activity.count("jobs", rest + progress.done)
         else:
             self.activity.count("jobs", max(0, progress.done - before.done))
         self._tell()
@@ -383,11 +384,6 @@ def follow(comm: Comm, wakeup: "Wakeup", scanner: Scanner) -> None:
         except Exception as error:
             if not agree.is_agreed(error):  # a bug; rank 0 may wait for this rank
                 raise
-
-
-def _unseen(progress: Progress) -> int:
-    """Return the bytes of a scan that has ended which were not shown: a small job shows none."""
-    return max(0, progress.size - progress.done) if progress.phase == "scan" else 0
 
 
 def _perform(

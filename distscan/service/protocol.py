@@ -66,7 +66,8 @@ def token_to_use(address: str, token: str | None) -> str | None:
     Raises ValueError if no header of HTTP can have it. No message has it.
     """
     if token is None and is_url(address):
-        token = os.environ.get("DISTSCAN_TOKEN", "").strip() or None
+        token = os.environ.get("DISTSCAN_TOKEN", "") or None
+    token = None if token is None else token.strip()  # a file of it ends with a newline
     if token is not None and not (token.isascii() and token.isprintable()):
         raise ValueError("the token has other characters than printable ones of ASCII")
     return token

@@ -54,7 +54,7 @@ def test_sizes_and_types(run, comm, folder):
     assert "wall clock of one call, us" in out
     report = json.loads(path.read_text())
     assert (report["ranks"], report["backend"], report["repeat"]) == (comm.size, "cpu", 11)
-    assert report["command"].startswith("python -m distscan.bench --backend cpu")
+    assert report["command"].startswith("python -m distscan bench --backend cpu")
     assert {"distscan", "python", "numpy", "mpi4py"} <= set(report["versions"])
     rows = report["results"]
     assert {(row["type"], row["n"]) for row in rows} == {
@@ -157,7 +157,7 @@ def test_files_that_are_none(run, comm, folder):
         assert (status, out) == (2, ""), name
         lines = [line for line in err.splitlines() if "warning" not in line]
         assert len(lines) == 1, lines
-        assert re.match("distscan.bench: error: (rank 0: )?--against: ", lines[0])
+        assert re.match("distscan: error: (rank 0: )?--against: ", lines[0])
 
 
 def test_plot(run, folder):
@@ -197,7 +197,7 @@ def test_refused_arguments(arguments, run):
     assert (status, out) == (2, "")
     lines = [line for line in err.splitlines() if "warning" not in line]
     assert len(lines) == 1
-    assert lines[0].startswith("distscan.bench: error: ")
+    assert lines[0].startswith("distscan: error: ")
 
 
 def test_help_and_list(run):

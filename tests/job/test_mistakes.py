@@ -165,8 +165,7 @@ def refused(comm, folder, files, capsys):
             assert (out, err) == ("", "")
         found, out, err = comm.bcast((found, out, err))
         assert (found, out) == (status, ""), err
-        name = "distscan.bench" if line.startswith("bench") else "distscan"
-        assert err.startswith(f"{name}: error: ")
+        assert err.startswith("distscan: error: ")
         assert err.endswith("\n")
         assert err.count("\n") == 1
         for fragment in fragments:

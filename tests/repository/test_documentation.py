@@ -85,7 +85,8 @@ def test_environment():
     pattern = re.compile(r"""environ(?:\.get\(|\[)["'](\w+)|\$\{(DISTSCAN_\w+)""")
     names = {a or b for path in sources for a, b in pattern.findall(path.read_text())}
     assert {"DISTSCAN_CPU", "DISTSCAN_LABELS"} <= names
-    others = {"PATH", "COLUMNS", "SLURM_STEP_TASKS_PER_NODE"}  # their meaning is not distscan's
+    # The meaning of the others is not distscan's.
+    others = {"PATH", "PYTHONPATH", "COLUMNS", "SLURM_STEP_TASKS_PER_NODE"}
     assert [name for name in sorted(names - others) if f"``{name}``" not in page] == []
 
 

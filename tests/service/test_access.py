@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -71,7 +70,7 @@ REACHABLE = "can be reached from other machines"
         ("--token-file token", 2, "name a --host"),
         ("--port 80", 2, "name a --host"),
         ("--host 127.0.0.1 --socket s --token-file token", 2, "not on both"),
-        ("--root none", 1, "No such file"),
+        ("--root none", 2, "there is no folder none; create it"),
         ("--host 127.0.0.1 --token-file readable", 1, "others may read"),
         ("--host 127.0.0.1 --token-file short", 1, "fewer than 16"),
         ("--host 127.0.0.1 --token-file none", 1, "cannot read"),
@@ -268,35 +267,6 @@ def test_without_its_extra(tmp_path):
         )
         assert ran.returncode == 1
         assert all(text in ran.stderr for text in messages)
-
-
-def test_readme(tmp_path):
-    """README's lines for a service run as they are copied, on two ranks."""
-    section = (ROOT / "README.md").read_text().partition("\n## Service\n")[2].partition("\n## ")[0]
-    lines = section.partition("```bash\n")[2].partition("```")[0].splitlines()
-    assert len(lines) == 5
-    assert lines[0].startswith("mpirun -n 8 python -m distscan serve &")
-    lines[0] = lines[0].replace("mpirun -n 8", "mpirun -n 2")
-    variables = {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path), "DISTSCAN_LABELS": "0"}
-    variables |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
-    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    script = "\n".join(["set -e", *lines, "kill -USR1 $!; wait $!"])
-    with open(tmp_path / "out", "w+") as out:
-        subprocess.run(
-            ["bash", "-c", script],
-            cwd=tmp_path,
-            env=os.environ | variables,
-            stdout=out,
-            check=True,
-            timeout=90,
-            start_new_session=True,
-        )
-    text = (tmp_path / "out").read_text()
-    assert "sum of 1000000 elements, float64 to float64" in text
-    assert "     1  done " in text
-    assert text.endswith("[3 4 8]\n")
-    np.testing.assert_array_equal(np.load(tmp_path / "input.scan.npy"), np.arange(1.0, 10**6 + 1))
-    assert (tmp_path / "distscan").stat().st_mode & 0o777 == 0o700
 
 
 # ---- arguments that ``distscan.scan`` refuses: the client raises the same exception --------------

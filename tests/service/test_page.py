@@ -104,27 +104,6 @@ import("/page/model.js").then(({ Model }) => {
 """
 
 
-def test_the_share_of_all_phases(page):
-    """The bar goes from 0 to 1 through all phases, and never backwards."""
-
-    def shares(steps, **options):
-        progress = [{"phase": phase, "done": done, "size": size} for phase, done, size in steps]
-        return page.browser.execute_async_script(SHARES, options, progress)
-
-    whole = [("start", 0, 0), ("scan", 0, 8), ("scan", 4, 8), ("scan", 8, 8)]
-    assert shares(whole, op="sum") == [0, 0, 0.5, 1]
-    checked = shares([*whole, ("check", 0, 0)], op="sum", check=True)
-    assert 0 < checked[2] < checked[3] == checked[4] < 1
-    exact = shares([("window", 4, 8), ("window", 8, 8), *whole[1:]], op="fsum")
-    assert exact == sorted(exact)
-    assert exact[0] < exact[1] == exact[2] < exact[3] < exact[4] == 1
-    later = shares([*whole, ("encode", 0, 8), ("encode", 8, 8), ("upload", 1, 8)], op="sum")
-    assert later == sorted(later)
-    again = shares([("resume", 4, 8), ("scan", 0, 8), ("scan", 8, 8)], op="sum")
-    assert again == sorted(again)
-    assert 0 < again[0] < again[2] == 1
-
-
 def test_the_share_that_a_service_says(page):
     """It is taken; one that goes backwards is not shown."""
     steps = [{"phase": "scan", "done": 1, "size": 8, "share": x} for x in (0.1, 0.6, 0.4, 0.9)]
@@ -353,18 +332,19 @@ def test_the_form(page):
 
 
 def test_submit_again(page):
-    """The form has the request of a job."""
-    job = page.submit(op="min", reverse=True)
+    """The form has the request of a job, also the options that have no field."""
+    job = page.submit(op="min", reverse=True, threads=1)
     page.shows(job, "done")
     page.click(f"{page.row(job)} button.open")
     page.until(lambda: details(page, job))
     page.all(f"{page.row(job)} .actions button")[-1].click()
     page.until(lambda: page.text("#new-title") == "New job")
     page.until(lambda: page.find("[name=output]").get_property("value").endswith("y.npy"))
+    page.until(lambda: page.text("#new-others") == "Further options, of the job: threads=1")
     page.click("#new-submit")
     page.until(lambda: page.client.jobs(1)[0].number == job.number + 1)
-    same = {name: page.client.jobs(1)[0].refresh()["request"][name] for name in ("op", "reverse")}
-    assert same == {"op": "min", "reverse": True}
+    request = page.client.jobs(1)[0].refresh()["request"]
+    assert (request["op"], request["reverse"], request["threads"]) == ("min", True, 1)
 
 
 def test_the_form_by_keyboard(page):

@@ -2,11 +2,12 @@
 
 import { announce, byId, el, say } from "./dom.js";
 import { bytesOf } from "./format.js";
-import { hashOf } from "./jobs.js";
+import { hashOf, options } from "./jobs.js";
 import { ask } from "./service.js";
 
 const FLAGS = ["exclusive", "reverse", "check", "force"];
 const TEXTS = ["dtype", "initial", "segments"];
+const FIELDS = ["inputs", "output", "op", "axis", "memory", ...TEXTS, ...FLAGS];
 
 export class JobForm {
   #dialog = byId("new");
@@ -15,6 +16,7 @@ export class JobForm {
   #fields = this.#form.elements;
   #key = ""; // names the request: one that is sent twice is one job
   #named = false; // whether the user has named the output
+  #others = {}; // options without a field, of the job that is submitted again
 
   constructor() {
     byId("new-open").addEventListener("click", () => this.open());
@@ -36,6 +38,8 @@ export class JobForm {
     this.#dialog.showModal();
     await this.#addOperators();
     if (job) await this.#fill(job);
+    else this.#others = {};
+    say(byId("new-others"), options(this.#others) && `Further options, of the job: ${options(this.#others)}`);
     this.#fields.inputs.focus();
   }
 
@@ -64,6 +68,7 @@ export class JobForm {
     this.#fields.inputs.value = first.inputs.join("\n");
     for (const name of ["output", "op", "axis", "memory", ...TEXTS]) this.#fields[name].value = request[name] ?? "";
     for (const name of FLAGS) this.#fields[name].checked = request[name] === true;
+    this.#others = Object.fromEntries(Object.entries(first).filter(([name]) => !FIELDS.includes(name)));
   }
 
   async #submit() {
@@ -88,7 +93,7 @@ export class JobForm {
   /** Return the request: options that the user has left empty are not in it. */
   #request() {
     const fields = this.#fields;
-    const request = { inputs: lines(fields.inputs.value), output: fields.output.value.trim(), op: fields.op.value };
+    const request = { ...this.#others, inputs: lines(fields.inputs.value), output: fields.output.value.trim(), op: fields.op.value };
     for (const name of TEXTS) if (fields[name].value.trim()) request[name] = fields[name].value.trim();
     for (const name of FLAGS) if (fields[name].checked) request[name] = true;
     if (fields.axis.value !== "") request.axis = Number(fields.axis.value);

@@ -9,7 +9,7 @@ import { ask } from "./service.js";
 
 const FLAGS = ["exclusive", "reverse", "check", "force", "like", "resume", "trust_input"];
 const VALUES = ["dtype", "axis", "initial", "raw", "segments", "state", "strategy", "backend",
-  "threads", "memory", "shape", "nulls", "trace"];
+  "threads", "memory", "shape", "nulls", "trace", "window"];
 const DEFAULT = { strategy: "auto", backend: "auto", nulls: "refuse" };
 
 /** Return the options of a request that are not the defaults, as text. */
@@ -121,8 +121,8 @@ const PHASES = {
   start: "starts",
   resume: "reads again what a killed job has read",
   window: "finds the range of all elements",
-  reduce: "first pass: totals",
   scan: "scans",
+  write: "waits until the output is on the disk",
   check: "checks the result",
   encode: "encodes the output",
   upload: "uploads the output",

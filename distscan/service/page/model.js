@@ -8,22 +8,6 @@ const MOST_SAMPLES = 1800; // one hour
 
 export const hasEnded = (job) => ENDED.includes(job.state);
 
-/** The parts of a job, in their order, and about how long each takes beside the others. */
-const PARTS = { resume: 1, window: 1, scan: 4, check: 2, encode: 1, upload: 1 };
-
-/** Return how much of a whole job is done, from 0 to 1, by the progress of its phase. */
-export function shareOf({ request, progress }) {
-  if (!progress) return 0;
-  if (typeof progress.share === "number") return progress.share;
-  const { phase, done, size } = progress;
-  const expected = { scan: true, window: request.op === "fsum", check: request.check, [phase]: true };
-  const parts = Object.keys(PARTS).filter((part) => expected[part]);
-  const weight = (some) => some.reduce((sum, part) => sum + PARTS[part], 0);
-  const before = parts.slice(0, Math.max(0, parts.indexOf(phase)));
-  const inside = phase in PARTS && size > 0 ? (PARTS[phase] * Math.min(done, size)) / size : 0;
-  return (weight(before) + inside) / weight(parts);
-}
-
 export class Model {
   about = null;
   status = "ok";
@@ -145,7 +129,7 @@ export class Model {
 function withShare(job, before) {
   if (job.state !== "running") return job;
   const same = before?.state === "running" && before.attempts === job.attempts;
-  return { ...job, share: Math.max(same ? before.share : 0, Math.min(1, shareOf(job))) };
+  return { ...job, share: Math.max(same ? before.share : 0, job.progress?.share ?? 0) };
 }
 
 /** How fast something grows: by its values of the last seconds. */

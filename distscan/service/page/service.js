@@ -14,10 +14,10 @@ export const keepToken = (text) => sessionStorage.setItem(KEY, text.trim());
 export const forgetToken = () => sessionStorage.removeItem(KEY);
 
 /** The service has refused a request. */
-export class Refused extends Error {}
+class Refused extends Error {}
 
 /** The service has refused the token, or there is none. */
-export class Locked extends Refused {}
+class Locked extends Refused {}
 
 /**
  * Send a request; return the answer, or raise `Refused`. A token that is refused is forgotten.

@@ -300,7 +300,7 @@ function knownJobs({ jobs, times }) {
   const listed = [...jobs.values()].filter(({ state, started }) => state !== "queued" && started !== null);
   const others = [...times.values()].filter(({ number }) => !jobs.has(number))
     .map((job) => ({ number: job.number, state: "", started: job.begin, ended: job.begin + lengthOf(job) }));
-  return [...others, ...listed];
+  return [...others, ...listed].sort((a, b) => a.started - b.started); // where bars meet, the newest is on top
 }
 
 export class Timeline {
@@ -344,7 +344,7 @@ export class Timeline {
 
   #drawJobs(drawing, jobs, now) {
     const describe = (time, y, near) => {
-      const job = jobs.find(({ started, ended }) => started - near <= time && time <= (ended ?? now) + near);
+      const job = jobs.findLast(({ started, ended }) => started - near <= time && time <= (ended ?? now) + near);
       return job ? `job ${job.number}: ${job.state || "ran"}, ${seconds((job.ended ?? now) - job.started)}` : "";
     };
     const y = drawing.row(BAR, "jobs", "", describe);
