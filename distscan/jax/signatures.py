@@ -1,6 +1,7 @@
 """The signatures of ``distscan.jax`` for type checkers: one result, or two if they are asked for.
 
-A decorator here changes nothing when a program runs: see ``core/signatures.py``.
+A decorator here changes nothing when a program runs: see ``core/signatures.py``. ``distscan.torch``
+has its like, with other names of arguments: change both.
 """
 
 from collections.abc import Callable
