@@ -18,7 +18,7 @@ launch/stage.sh "types of their results" timeout "$DISTSCAN_TIMEOUT" \
 for ranks in 1 2 3; do
   launch/stage.sh "PyTorch, $ranks ranks" \
     launch/mpirun.sh "$ranks" python -m pytest tests/frameworks/test_torch.py \
-    "tests/repository/test_documentation.py::test_example[long_sequence.py]" "$@"
+    "tests/repository/test_examples.py::test_example[numpy-long_sequence]" "$@"
   launch/stage.sh "JAX, $ranks ranks" \
     launch/mpirun.sh "$ranks" python -m pytest tests/frameworks/test_jax.py "$@"
 done
