@@ -44,11 +44,11 @@ REASONS = {
     "network": "needs a machine in the network",
     "elsewhere": "runs on another machine, or by another user",
 }
-KEPT_VARIABLES = re.compile(
+VARIABLES = re.compile(
     r"PIP_|SSL_CERT_|\w+_CA_BUNDLE$|\w+_proxy$|LANG$|LC_|LD_LIBRARY_PATH$", re.IGNORECASE
 )
 # Of the folder that the commands work in: what they install and compile, and the repository.
-KEPT_FOLDERS = {".git", ".venv", ".venv-openmpi", "distscan/cpu/lib"}
+PERMANENT_FOLDERS = {".git", ".venv", ".venv-openmpi", "distscan/cpu/lib"}
 # A line of text that is a command: it begins so, and is no synopsis, [--like] this.
 COMMAND = re.compile(
     r" *(\$ |(\w+=\S* )*"
@@ -197,30 +197,30 @@ def copy_checkout(folder):
 
 
 def paths_in(folder):
-    """Return all files and folders, but those in KEPT_FOLDERS."""
-    paths, kept = set(), {str(folder / each) for each in KEPT_FOLDERS}
+    """Return all files and folders, but those in PERMANENT_FOLDERS."""
+    paths, permanent = set(), {str(folder / each) for each in PERMANENT_FOLDERS}
     for parent, folders, names in os.walk(folder):
-        folders[:] = [each for each in folders if os.path.join(parent, each) not in kept]
+        folders[:] = [each for each in folders if os.path.join(parent, each) not in permanent]
         paths |= {os.path.join(parent, name) for name in [*folders, *names]}
     return paths
 
 
 def empty_environment(home):
     """Return variables without any environment of Python; HOME and what is temporary are new."""
-    kept = {name: text for name, text in os.environ.items() if KEPT_VARIABLES.match(name)}
+    variables = {name: text for name, text in os.environ.items() if VARIABLES.match(name)}
     path = os.environ["PATH"].split(os.pathsep)
-    kept["PATH"] = os.pathsep.join(
+    variables["PATH"] = os.pathsep.join(
         each for each in path if not Path(each, "..", "pyvenv.cfg").exists()
     )
     settings = Path.home() / ".config" / "pip" / "pip.conf"
     if settings.exists():
-        kept.setdefault("PIP_CONFIG_FILE", str(settings))
-    kept.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
-    kept["HOME"] = str(home)
+        variables.setdefault("PIP_CONFIG_FILE", str(settings))
+    variables.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+    variables["HOME"] = str(home)
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
-        kept[name] = str(home / name)
+        variables[name] = str(home / name)
         (home / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-    return kept
+    return variables
 
 
 def end(shell):
@@ -326,8 +326,8 @@ def run_pages(pages, options, home):
         readme = [block for block in read_page("README.md")[0] if not block.reason]
         good = run_page(readme, folder, environment, options.timeout, until=activate)
     for blocks in pages.values():
-        chosen = [each for each in blocks if each.path or each.word == (options.reason or "")]
-        good = run_page(chosen, folder, environment, options.timeout) and good
+        selection = [each for each in blocks if each.path or each.word == (options.reason or "")]
+        good = run_page(selection, folder, environment, options.timeout) and good
     return good
 
 
