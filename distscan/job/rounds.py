@@ -344,8 +344,10 @@ def compare(
     if journal is None:
         return
     done = journal.progress
+    ranks = comm.allgather((done.block, done.scanned))
+    if max(ranks) == (0, 0):
+        return  # no job was killed, or before it had scanned a chunk
     if shard.plan.across:
-        ranks = comm.allgather((done.block, done.scanned))
         block, scanned = min(ranks)
         # The state after a round is the same on all ranks, the input is not.
         state = comm.bcast(done.state, ranks.index((block, scanned)))
