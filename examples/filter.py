@@ -51,8 +51,9 @@ def filter_over_ranks(signal):
 def filter_as_usual(signal):
     """Do the same with the whole signal in one process."""
     lfilter = import_module("cupyx.scipy.signal" if arguments.gpu else "scipy.signal").lfilter
-    forward = lfilter([1 - A], [1, -A], signal)
-    return forward, lfilter([1 - A], [1, -A], forward[::-1])[::-1]
+    b, a = xp.asarray([1 - A]), xp.asarray([1, -A])
+    forward = lfilter(b, a, signal)
+    return forward, lfilter(b, a, forward[::-1])[::-1]
 
 
 def measure(function, comm):
