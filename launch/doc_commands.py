@@ -168,7 +168,7 @@ def read_page(page):
         if item and item.kind in {"", "text", "none"}:
             command = next(filter(COMMAND.match, item.text.splitlines()), None)
             faults += [(item.line, f"mark it as bash: {command}")] if command else []
-        if item and item.kind == "python" and item.caption:
+        if item and item.kind == "python" and item.caption.endswith(".py"):
             blocks.append(Block(page, item.line, item.text, path=item.caption))
     return blocks, [f"{page}:{line}: {fault}" for line, fault in faults]
 

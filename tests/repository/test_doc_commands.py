@@ -152,6 +152,12 @@ def test_checkout(run, tmp_path):
     assert states(ran) == {"README.md:3": "ok", "docs/a.rst:1": "ok"}
 
 
+def test_a_caption_that_names_no_file(run):
+    page = ".. code-block:: python\n   :caption: docs\n\n    1 / 0\n\nText.\n"
+    ran = run({"docs/a.rst": page + "\n.. code-block:: bash\n\n    test -d docs\n"})
+    assert states(ran) == {"README.md:3": "ok", "docs/a.rst:8": "ok"}
+
+
 @pytest.mark.parametrize(
     ("commands", "state", "output"),
     [
