@@ -110,7 +110,8 @@ def rst_items(lines):
             text = textwrap.dedent("\n".join(lines[start + 1 : at]))
             options, _, body = text.partition("\n\n") if text.startswith(":") else ("", "", text)
             caption = re.search(r"^:caption: *(.*)", options, re.MULTILINE)
-            yield Item(start + 1, directive[1], body.strip("\n"), caption[1] if caption else "")
+            body = textwrap.dedent(body).strip("\n")
+            yield Item(start + 1, directive[1], body, caption[1] if caption else "")
         elif line.endswith("::") and not re.match(r" *\.\. ", line):
             at = indented(lines, at, indent)
             yield Item(start + 1, "text", textwrap.dedent("\n".join(lines[start + 1 : at])))
