@@ -4,8 +4,8 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
