@@ -17,7 +17,7 @@ class Command(NamedTuple):
     help: str
     main: str  # takes the arguments, returns the exit status
     parser: str
-    extra: str = ""  # of the package, which the command needs
+    extra: str = ""  # the extra of the package that the command needs
 
     def load(self) -> Callable[[Sequence[str]], int]:
         """Return the function that runs the command; raise ImportError if packages are missing."""

@@ -1,4 +1,4 @@
-"""What a service has done of late: jobs on each rank, scans of arrays, samples of its load.
+"""The recent work of a service: jobs on each rank, scans of arrays, samples of its load.
 
 All of it is in the memory of rank 0. It is bounded, and gone when the service ends.
 """
@@ -73,7 +73,7 @@ class Activity:
                 "last": self._last,
                 "jobs": [job for number, job in self._jobs if number > last],
                 "scans": [scan._asdict() for number, scan in self._scans if number > last],
-                "samples": [one._asdict() for number, one in self._samples if number > last],
+                "samples": [load._asdict() for number, load in self._samples if number > last],
             }
         rank_0 = None if running is None else _times(running[0], [running[1].intervals()])
         return answer | {"running": rank_0}
@@ -93,7 +93,7 @@ class Activity:
         """Note the times of all ranks in a job that has ended."""
         with self._lock:
             self._jobs.append((self._next(), _times(number, ranks)))
-            self._sizes.append(sum(len(all) for rank in ranks for all in rank.values()))
+            self._sizes.append(sum(len(times) for rank in ranks for times in rank.values()))
             while len(self._sizes) > 1 and (
                 len(self._sizes) > _JOBS or sum(self._sizes) > _INTERVALS
             ):
@@ -153,7 +153,7 @@ def most_intervals(ranks: int) -> int:
 
 def _times(number: int, ranks: Sequence[RankTimes]) -> dict[str, Any]:
     """Return the times of a job in a form that JSON has, in seconds since its first phase began."""
-    begin = min((all[0][0] for rank in ranks for all in rank.values()), default=time())
+    begin = min((times[0][0] for rank in ranks for times in rank.values()), default=time())
 
     def since(moment: float) -> float:
         return round(moment - begin, 4)
@@ -162,7 +162,10 @@ def _times(number: int, ranks: Sequence[RankTimes]) -> dict[str, Any]:
         "number": number,
         "begin": begin,
         "ranks": [
-            {phase: [[since(low), since(high)] for low, high in all] for phase, all in rank.items()}
+            {
+                phase: [[since(low), since(high)] for low, high in times]
+                for phase, times in rank.items()
+            }
             for rank in ranks
         ],
     }

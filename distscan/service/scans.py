@@ -41,7 +41,7 @@ _LONGEST_NAME = 40  # characters of an operator's name, which may be wrong
 
 
 class _Moved(NamedTuple):
-    """What a scan has read and written."""
+    """The array that a scan has read, and the bytes that it has read and written."""
 
     elements: int
     dtype: str

@@ -102,8 +102,8 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
     begin_logs(args.log_format, args.log_level)
     backend = binding.bind(comm, args.backend, _log.warning)
     wakeup, scanner = Wakeup(comm), Scanner(comm, backend)
-    placement = comm.gather({"host": platform.node(), "device": backend.device})
-    processes = comm.gather((platform.node(), os.getpid()))
+    processes = comm.gather((platform.node(), backend.device, os.getpid())) or []
+    placement = [{"host": host, "device": device} for host, device, _ in processes]
     with ExitStack() as stack:
         stack.callback(wakeup.close)
         with agreed(comm):
@@ -145,7 +145,7 @@ def _main(comm: Comm, argv: Sequence[str]) -> int:
             gpu=scanner.gpu_memory if backend.name == "cuda" else None,
         )
         facts["placement"] = placement
-        local = [process for host, process in processes or [] if host == platform.node()]
+        local = [process for host, _, process in processes if host == platform.node()]
         samples = dispatcher.activity.sampling(
             lambda: private_memory(local) + pool.size,
             lambda: scanner.gpu_memory()[0] if backend.name == "cuda" else None,
